@@ -1,0 +1,1 @@
+"""Numbers read off traces: pure functions from records to frozen results."""

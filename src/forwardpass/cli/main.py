@@ -1,0 +1,91 @@
+"""Knows the commands and loads only the one that was asked for.
+
+Exit codes, for every command: 0 done; 1 a finding (damage, a difference, nothing arrives); 2 wrong use
+or setting; 3 input missing or unreadable; 4 only a partial result; 130 interrupted. ``vllm serve``
+gives the server's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from enum import IntEnum
+
+import click
+
+from forwardpass import __version__
+
+__all__ = ["Exit", "main"]
+
+
+class Exit(IntEnum):
+    """The exit codes of every command."""
+
+    DONE = 0
+    FINDING = 1
+    USAGE = 2
+    INPUT = 3
+    PARTIAL = 4
+    INTERRUPTED = 130
+
+
+# name -> (where the click command is, its one line of help); importing all of them would take seconds
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("forwardpass.cli.demo:demo", "Record a simulated engine for a few seconds and sum it up."),
+    "mock": ("forwardpass.cli.mock:mock", "Run the simulated engine and publish its forward passes."),
+    "vllm": ("forwardpass.cli.vllm:vllm", "Start stock vLLM with every forward pass recorded."),
+    "record": ("forwardpass.cli.record:record", "Record the streams of engines that run already."),
+    "tail": ("forwardpass.cli.tail:tail", "Show live forward passes, as a table or JSON lines."),
+    "trace": ("forwardpass.cli.trace:trace", "List, print, sum up and verify trace files."),
+    "doctor": ("forwardpass.cli.doctor:doctor", "Find out why nothing arrives."),
+    "env": ("forwardpass.cli.env:env", "Show each setting, its value and where it came from."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the command names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}:{attribute} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command list without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="forwardpass")
+def cli() -> None:
+    """The flight recorder for LLM inference engines."""
+
+
+def main() -> None:
+    """Run the command line; errors of this package become one line and an exit code."""
+    from forwardpass.errors import ConfigError, ForwardPassError
+
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(Exit.INTERRUPTED)
+    except ConfigError as error:
+        click.echo(f"forwardpass: {error}", err=True)
+        sys.exit(Exit.USAGE)
+    except (ForwardPassError, OSError) as error:
+        click.echo(f"forwardpass: {error}", err=True)
+        sys.exit(Exit.INPUT)
+    sys.exit(code if isinstance(code, int) else Exit.DONE)

@@ -1,0 +1,58 @@
+"""Knows how results reach a person or a program: tables to a terminal, JSON to a pipe.
+
+Data goes to stdout, words to stderr. Colour only on a terminal, never when piped or with ``NO_COLOR``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["console", "say", "write_json", "write_json_lines", "write_table"]
+
+
+def console() -> Console:
+    """Return a rich console on stdout (wide and plain when piped)."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty()
+    return Console(file=sys.stdout, width=160 if piped else None, highlight=False, soft_wrap=piped)
+
+
+def say(message: str) -> None:
+    """Write words for a person to stderr."""
+    click.echo(message, err=True)
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON document to stdout, indented for people, keys in their own order."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def write_json_lines(values: Iterable[Any]) -> None:
+    """Write one compact JSON document per line to stdout."""
+    encoder = msgspec.json.Encoder()
+    for value in values:
+        sys.stdout.write(encoder.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def write_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table to stdout: the first column to the left, the others to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console().print(table)

@@ -1,0 +1,218 @@
+"""Knows every environment variable: its name, form, default and meaning.
+
+``forwardpass env`` and the reference page are generated from this table. Variables that NVIDIA Dynamo
+defines keep their ``DYN_`` names; ours start with ``FORWARDPASS_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from forwardpass.config import parse
+from forwardpass.wire.keys import Endpoint
+from forwardpass.wire.ports import DEFAULT_BASE_PORT, MAX_BASE_PORT, MIN_BASE_PORT
+
+__all__ = ["TABLE", "Feature", "Variable"]
+
+
+class Feature(StrEnum):
+    """The feature that an invalid value turns off, as one unit."""
+
+    STREAM = "stream"
+    TRACE = "trace"
+    RELAY = "relay"
+
+
+class Variable(Struct, frozen=True):
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    accepted: str
+    """What is accepted, in words that finish the sentence "expected …"."""
+    meaning: str
+    feature: Feature
+    since: str = "0.1"
+    fallback: bool = False
+    """Whether an invalid value is only warned about and the default used."""
+
+
+def _row(*args: Any, **kwargs: Any) -> Variable:
+    return Variable(*args, **kwargs)
+
+
+_BOOLEAN = "one of 1/0, true/false, on/off, yes/no"
+
+FPM_TRACE = _row(
+    "DYN_FPM_TRACE",
+    parse.boolean,
+    False,
+    _BOOLEAN,
+    "Generate Forward Pass Metrics and record them to trace files.",
+    Feature.TRACE,
+)
+OUTPUT_PATH = _row(
+    "DYN_FPM_OUTPUT_PATH",
+    parse.trace_prefix,
+    "/tmp/dynamo-fpm",
+    "a path prefix that ends in a file name",
+    "Prefix of the trace files; `.<producer>.<index>.jsonl.gz` is added.",
+    Feature.TRACE,
+)
+MODE = _row(
+    "DYN_FPM_MODE",
+    parse.choice(("sampled", "full")),
+    "sampled",
+    '"sampled" or "full"',
+    "Record every pass (`full`) or the newest per rank and interval (`sampled`).",
+    Feature.TRACE,
+)
+SAMPLE_INTERVAL_MS = _row(
+    "DYN_FPM_SAMPLE_INTERVAL_MS",
+    parse.integer(),
+    5000,
+    "a positive integer of milliseconds",
+    "Interval of sampled mode.",
+    Feature.TRACE,
+)
+ROLL_BYTES = _row(
+    "DYN_FPM_JSONL_GZ_ROLL_BYTES",
+    parse.integer(),
+    268_435_456,
+    "a positive integer of bytes",
+    "Uncompressed bytes after which a segment is closed and the next begins.",
+    Feature.TRACE,
+)
+MAX_SEGMENTS = _row(
+    "DYN_FPM_MAX_SEGMENTS",
+    parse.integer(),
+    4,
+    "a positive integer",
+    "Segments kept per producer, the active one included.",
+    Feature.TRACE,
+)
+FSYNC = _row(
+    "FORWARDPASS_FSYNC",
+    parse.choice(("never", "segment", "flush")),
+    "never",
+    '"never", "segment" or "flush"',
+    "When trace bytes are forced to the disk; it bounds what a power loss can take.",
+    Feature.TRACE,
+)
+TRACE_QUEUE = _row(
+    "FORWARDPASS_TRACE_QUEUE",
+    parse.integer(8192),
+    8192,
+    "an integer of at least 8192",
+    "Payloads that may wait for the trace writer; the oldest go first when it is full.",
+    Feature.TRACE,
+)
+DRAIN_SECONDS = _row(
+    "FORWARDPASS_DRAIN_SECONDS",
+    parse.seconds,
+    10.0,
+    "a number of seconds",
+    "Longest time a stop waits for queued records to be written.",
+    Feature.TRACE,
+)
+METRIC_PORT = _row(
+    "DYN_FORWARDPASS_METRIC_PORT",
+    parse.port_or_none(MIN_BASE_PORT, MAX_BASE_PORT),
+    None,
+    f"an integer from {MIN_BASE_PORT} to {MAX_BASE_PORT}",
+    f"Base port of the raw stream; rank r uses base + r. Setting it turns generation on; tracing alone "
+    f"uses {DEFAULT_BASE_PORT}.",
+    Feature.STREAM,
+)
+WORKER_ID = _row(
+    "DYN_FPM_WORKER_ID",
+    parse.text,
+    "",
+    "a decimal id",
+    "The `worker_id` written into every message; the launcher sets it.",
+    Feature.STREAM,
+)
+BIND_HOST = _row(
+    "FORWARDPASS_BIND_HOST",
+    parse.text,
+    "127.0.0.1",
+    "an address, or * for every one",
+    "Address the raw stream binds. The stream is not authenticated and shows the workload.",
+    Feature.STREAM,
+)
+HEARTBEAT = _row(
+    "FORWARDPASS_HEARTBEAT",
+    parse.choice(("when-idle", "always-zero")),
+    "when-idle",
+    '"when-idle" or "always-zero"',
+    "What a quiet stream sends: the real queue (`when-idle`), or always zeros like the reference.",
+    Feature.STREAM,
+)
+HEARTBEAT_INTERVAL_MS = _row(
+    "DYN_FPM_HEARTBEAT_INTERVAL_MS",
+    parse.integer(1, 300_000),
+    1000,
+    "an integer of milliseconds from 1 to 300000",
+    "Silence after which a stream speaks.",
+    Feature.STREAM,
+    fallback=True,
+)
+PUBLISH_QUEUE = _row(
+    "FORWARDPASS_PUBLISH_QUEUE",
+    parse.integer(),
+    10_000,
+    "a positive integer",
+    "Messages that may wait for the publisher's thread; new ones are dropped when it is full.",
+    Feature.STREAM,
+)
+SEND_HWM = _row(
+    "FORWARDPASS_SEND_HWM",
+    parse.integer(1, 2**31 - 1),
+    100_000,
+    "a positive integer",
+    "Messages kept for a slow reader of the raw stream (about 500 bytes each).",
+    Feature.STREAM,
+)
+STRICT = _row(
+    "FORWARDPASS_STRICT",
+    parse.boolean,
+    False,
+    _BOOLEAN,
+    "Fail the engine's start when the stream cannot be set up, instead of serving without it.",
+    Feature.STREAM,
+)
+PRODUCER_ID = _row(
+    "FORWARDPASS_PRODUCER_ID",
+    parse.text,
+    "",
+    "a name",
+    "Fixed producer id for trace files, so that retention spans restarts.",
+    Feature.TRACE,
+)
+ENDPOINT = _row(
+    "FORWARDPASS_ENDPOINT",
+    parse.endpoint,
+    Endpoint(),
+    "namespace.component.endpoint",
+    "Identity of the stream in traces and on the event plane.",
+    Feature.RELAY,
+)
+PLANE = _row(
+    "FORWARDPASS_PLANE",
+    parse.text,
+    "",
+    "a plane URL such as memory:name",
+    "Event plane to publish to; none by default.",
+    Feature.RELAY,
+)
+
+TABLE: tuple[Variable, ...] = (
+    FPM_TRACE, OUTPUT_PATH, MODE, SAMPLE_INTERVAL_MS, ROLL_BYTES, MAX_SEGMENTS, PRODUCER_ID, FSYNC,
+    TRACE_QUEUE, DRAIN_SECONDS, METRIC_PORT, WORKER_ID, BIND_HOST, HEARTBEAT, HEARTBEAT_INTERVAL_MS,
+    PUBLISH_QUEUE, SEND_HWM, STRICT, ENDPOINT, PLANE,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Engine adapters. Nothing outside this package imports an engine."""

@@ -1,0 +1,1 @@
+"""The adapter for stock vLLM. Importing this package does not import vLLM."""

@@ -1,0 +1,1 @@
+"""Event planes: where relayed messages go, behind one narrow seam."""

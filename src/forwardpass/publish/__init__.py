@@ -1,0 +1,1 @@
+"""The raw stream: what leaves an engine process over ZMQ."""

@@ -1,0 +1,1 @@
+"""Fakes and helpers for tests of code that uses this package."""

@@ -1,0 +1,1 @@
+"""Traces: bounded, crash-safe gzip-JSONL files, written and read."""

@@ -1,0 +1,149 @@
+"""Knows how to turn messages into bytes and back.
+
+Three ways to read, for three kinds of reader: :func:`decode` never raises and returns ``None`` for what
+it cannot use (the reference's contract); :func:`decode_strict` raises the declared errors;
+:func:`decode_full` also keeps the fields that this version does not know, so that re-encoding loses
+nothing. The trace applies the stricter rules of ``validate.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from forwardpass.errors import MalformedPayload, UnsupportedVersion, WireError
+from forwardpass.quiet import QuietLog
+from forwardpass.wire.schema import FPM_VERSION, ForwardPassMetrics
+
+__all__ = ["BYTES_ERRORS", "Decoded", "decode", "decode_full", "decode_strict", "encode", "stamp"]
+
+logger = logging.getLogger(__name__)
+
+BYTES_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
+"""Everything that decoding arbitrary bytes may raise; nesting too deep is a RecursionError."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ForwardPassMetrics)
+_map_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+_warnings = QuietLog(logger)
+
+_NESTED = ("scheduled_requests", "queued_requests")
+
+
+class _VersionOnly(Struct):
+    version: int = FPM_VERSION
+
+
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+
+
+class Decoded(NamedTuple):
+    """A message and what else its map held."""
+
+    metrics: ForwardPassMetrics
+    unknown: dict[str, Any]
+    """Fields unknown to this version, at their place: unknown fields of a nested map stand in a map
+    under its name. Empty for messages of this version.
+    """
+
+
+def stamp(metrics: ForwardPassMetrics, counter_id: int) -> ForwardPassMetrics:
+    """Return ``metrics`` with ``counter_id`` set."""
+    return ForwardPassMetrics(
+        metrics.version,
+        metrics.worker_id,
+        metrics.dp_rank,
+        counter_id,
+        metrics.wall_time,
+        metrics.scheduled_requests,
+        metrics.queued_requests,
+    )
+
+
+def encode(metrics: ForwardPassMetrics, unknown: Mapping[str, Any] | None = None) -> bytes:
+    """Return the MessagePack map of ``metrics``: every field, in schema order, smallest integer forms.
+
+    ``unknown`` (as :func:`decode_full` returns it) is added after the known fields of each map.
+    """
+    if not unknown:
+        return _encoder.encode(metrics)
+    document: dict[str, Any] = msgspec.to_builtins(metrics)
+    for name, value in unknown.items():
+        if name in _NESTED:
+            document[name] = {**document[name], **value}
+        else:
+            document[name] = value
+    return _encoder.encode(document)
+
+
+def decode_strict(data: bytes) -> ForwardPassMetrics:
+    """Return the message in ``data``.
+
+    Unknown fields are ignored and missing ones take their defaults. Raises :class:`UnsupportedVersion`
+    for a map whose ``version`` is another integer, even if its body would not decode, and
+    :class:`MalformedPayload` for anything else that is not a message.
+    """
+    try:
+        metrics = _decoder.decode(data)
+    except BYTES_ERRORS as error:
+        version = _peek_version(data)
+        if version not in (None, FPM_VERSION):
+            raise UnsupportedVersion(version, FPM_VERSION) from error
+        raise malformed(error) from error
+    if metrics.version != FPM_VERSION:
+        raise UnsupportedVersion(metrics.version, FPM_VERSION)
+    return metrics
+
+
+def decode(data: bytes, *, source: str = "") -> ForwardPassMetrics | None:
+    """Return the message in ``data``, or ``None``; never raises.
+
+    At most one warning a minute is logged per kind of fault and ``source`` (a label of the caller's).
+    """
+    try:
+        return decode_strict(data)
+    except WireError as error:
+        kind = type(error).__name__
+        where = f" from {source}" if source else ""
+        _warnings.warning((kind, source), f"ignoring a Forward Pass Metrics message{where}: {error}")
+        return None
+
+
+def decode_full(data: bytes) -> Decoded:
+    """Return the message in ``data`` together with the fields this version does not know.
+
+    Raises as :func:`decode_strict`. For a message that uses a key twice the last one counts.
+    """
+    metrics = decode_strict(data)
+    document = _map_decoder.decode(data)
+    unknown = _without(document, ForwardPassMetrics.__struct_fields__)
+    for name in _NESTED:
+        known = type(getattr(metrics, name)).__struct_fields__
+        extra = _without(document.get(name, {}), known)
+        if extra:
+            unknown[name] = extra
+    return Decoded(metrics, unknown)
+
+
+def malformed(error: BaseException) -> MalformedPayload:
+    """Return our error for what msgspec raised, with the path of the field it names."""
+    text = str(error)
+    if isinstance(error, RecursionError):
+        text = "nested too deeply"
+    reason, _, path = text.partition(" - at `")
+    return MalformedPayload(reason, path.rstrip("`").replace("` in `", " of ") if path else "$")
+
+
+def _peek_version(data: bytes) -> int | None:
+    try:
+        return _version_decoder.decode(data).version
+    except BYTES_ERRORS:
+        return None
+
+
+def _without(document: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in known}
