@@ -14,7 +14,8 @@ from forwardpass.wire.keys import Endpoint
 
 __all__ = ["boolean", "choice", "endpoint", "integer", "port_or_none", "seconds", "text", "trace_prefix"]
 
-_INTEGER = re.compile(r"\+?[0-9]{1,20}\Z")
+_INTEGER = re.compile(r"\+?0*([0-9]{1,20})\Z")
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?\Z")
 _TRUE = frozenset({"1", "true", "on", "yes"})
 _FALSE = frozenset({"0", "false", "off", "no", ""})
 _MAX_U64 = 2**64 - 1
@@ -34,10 +35,10 @@ def integer(minimum: int = 1, maximum: int = _MAX_U64) -> Callable[[str], int]:
     """Return a parser for integers in ``minimum`` … ``maximum``."""
 
     def parse(value: str) -> int:
-        word = value.strip()
-        if not _INTEGER.match(word):
+        match = _INTEGER.match(value.strip())
+        if match is None:
             raise ValueError(value)
-        number = int(word)
+        number = int(match[1])
         if not minimum <= number <= maximum:
             raise ValueError(value)
         return number
@@ -54,7 +55,7 @@ def port_or_none(minimum: int, maximum: int) -> Callable[[str], int | None]:
 def seconds(value: str) -> float:
     """Return a number of seconds >= 0, written as a plain decimal."""
     word = value.strip()
-    if not re.match(r"[0-9]+(\.[0-9]+)?\Z", word, re.ASCII):
+    if not _DECIMAL.match(word):
         raise ValueError(value)
     return float(word)
 

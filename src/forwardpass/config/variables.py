@@ -42,13 +42,9 @@ class Variable(Struct, frozen=True):
     """Whether an invalid value is only warned about and the default used."""
 
 
-def _row(*args: Any, **kwargs: Any) -> Variable:
-    return Variable(*args, **kwargs)
-
-
 _BOOLEAN = "one of 1/0, true/false, on/off, yes/no"
 
-FPM_TRACE = _row(
+FPM_TRACE = Variable(
     "DYN_FPM_TRACE",
     parse.boolean,
     False,
@@ -56,7 +52,7 @@ FPM_TRACE = _row(
     "Generate Forward Pass Metrics and record them to trace files.",
     Feature.TRACE,
 )
-OUTPUT_PATH = _row(
+OUTPUT_PATH = Variable(
     "DYN_FPM_OUTPUT_PATH",
     parse.trace_prefix,
     "/tmp/dynamo-fpm",
@@ -64,7 +60,7 @@ OUTPUT_PATH = _row(
     "Prefix of the trace files; `.<producer>.<index>.jsonl.gz` is added.",
     Feature.TRACE,
 )
-MODE = _row(
+MODE = Variable(
     "DYN_FPM_MODE",
     parse.choice(("sampled", "full")),
     "sampled",
@@ -72,7 +68,7 @@ MODE = _row(
     "Record every pass (`full`) or the newest per rank and interval (`sampled`).",
     Feature.TRACE,
 )
-SAMPLE_INTERVAL_MS = _row(
+SAMPLE_INTERVAL_MS = Variable(
     "DYN_FPM_SAMPLE_INTERVAL_MS",
     parse.integer(),
     5000,
@@ -80,7 +76,7 @@ SAMPLE_INTERVAL_MS = _row(
     "Interval of sampled mode.",
     Feature.TRACE,
 )
-ROLL_BYTES = _row(
+ROLL_BYTES = Variable(
     "DYN_FPM_JSONL_GZ_ROLL_BYTES",
     parse.integer(),
     268_435_456,
@@ -88,7 +84,7 @@ ROLL_BYTES = _row(
     "Uncompressed bytes after which a segment is closed and the next begins.",
     Feature.TRACE,
 )
-MAX_SEGMENTS = _row(
+MAX_SEGMENTS = Variable(
     "DYN_FPM_MAX_SEGMENTS",
     parse.integer(),
     4,
@@ -96,7 +92,7 @@ MAX_SEGMENTS = _row(
     "Segments kept per producer, the active one included.",
     Feature.TRACE,
 )
-FSYNC = _row(
+FSYNC = Variable(
     "FORWARDPASS_FSYNC",
     parse.choice(("never", "segment", "flush")),
     "never",
@@ -104,7 +100,7 @@ FSYNC = _row(
     "When trace bytes are forced to the disk; it bounds what a power loss can take.",
     Feature.TRACE,
 )
-TRACE_QUEUE = _row(
+TRACE_QUEUE = Variable(
     "FORWARDPASS_TRACE_QUEUE",
     parse.integer(8192),
     8192,
@@ -112,7 +108,7 @@ TRACE_QUEUE = _row(
     "Payloads that may wait for the trace writer; the oldest go first when it is full.",
     Feature.TRACE,
 )
-DRAIN_SECONDS = _row(
+DRAIN_SECONDS = Variable(
     "FORWARDPASS_DRAIN_SECONDS",
     parse.seconds,
     10.0,
@@ -120,7 +116,7 @@ DRAIN_SECONDS = _row(
     "Longest time a stop waits for queued records to be written.",
     Feature.TRACE,
 )
-METRIC_PORT = _row(
+METRIC_PORT = Variable(
     "DYN_FORWARDPASS_METRIC_PORT",
     parse.port_or_none(MIN_BASE_PORT, MAX_BASE_PORT),
     None,
@@ -129,7 +125,7 @@ METRIC_PORT = _row(
     f"uses {DEFAULT_BASE_PORT}.",
     Feature.STREAM,
 )
-WORKER_ID = _row(
+WORKER_ID = Variable(
     "DYN_FPM_WORKER_ID",
     parse.text,
     "",
@@ -137,7 +133,7 @@ WORKER_ID = _row(
     "The `worker_id` written into every message; the launcher sets it.",
     Feature.STREAM,
 )
-BIND_HOST = _row(
+BIND_HOST = Variable(
     "FORWARDPASS_BIND_HOST",
     parse.text,
     "127.0.0.1",
@@ -145,7 +141,7 @@ BIND_HOST = _row(
     "Address the raw stream binds. The stream is not authenticated and shows the workload.",
     Feature.STREAM,
 )
-HEARTBEAT = _row(
+HEARTBEAT = Variable(
     "FORWARDPASS_HEARTBEAT",
     parse.choice(("when-idle", "always-zero")),
     "when-idle",
@@ -153,7 +149,7 @@ HEARTBEAT = _row(
     "What a quiet stream sends: the real queue (`when-idle`), or always zeros like the reference.",
     Feature.STREAM,
 )
-HEARTBEAT_INTERVAL_MS = _row(
+HEARTBEAT_INTERVAL_MS = Variable(
     "DYN_FPM_HEARTBEAT_INTERVAL_MS",
     parse.integer(1, 300_000),
     1000,
@@ -162,7 +158,7 @@ HEARTBEAT_INTERVAL_MS = _row(
     Feature.STREAM,
     fallback=True,
 )
-PUBLISH_QUEUE = _row(
+PUBLISH_QUEUE = Variable(
     "FORWARDPASS_PUBLISH_QUEUE",
     parse.integer(),
     10_000,
@@ -170,7 +166,7 @@ PUBLISH_QUEUE = _row(
     "Messages that may wait for the publisher's thread; new ones are dropped when it is full.",
     Feature.STREAM,
 )
-SEND_HWM = _row(
+SEND_HWM = Variable(
     "FORWARDPASS_SEND_HWM",
     parse.integer(1, 2**31 - 1),
     100_000,
@@ -178,7 +174,7 @@ SEND_HWM = _row(
     "Messages kept for a slow reader of the raw stream (about 500 bytes each).",
     Feature.STREAM,
 )
-STRICT = _row(
+STRICT = Variable(
     "FORWARDPASS_STRICT",
     parse.boolean,
     False,
@@ -186,7 +182,7 @@ STRICT = _row(
     "Fail the engine's start when the stream cannot be set up, instead of serving without it.",
     Feature.STREAM,
 )
-PRODUCER_ID = _row(
+PRODUCER_ID = Variable(
     "FORWARDPASS_PRODUCER_ID",
     parse.text,
     "",
@@ -194,7 +190,7 @@ PRODUCER_ID = _row(
     "Fixed producer id for trace files, so that retention spans restarts.",
     Feature.TRACE,
 )
-ENDPOINT = _row(
+ENDPOINT = Variable(
     "FORWARDPASS_ENDPOINT",
     parse.endpoint,
     Endpoint(),
@@ -202,7 +198,7 @@ ENDPOINT = _row(
     "Identity of the stream in traces and on the event plane.",
     Feature.RELAY,
 )
-PLANE = _row(
+PLANE = Variable(
     "FORWARDPASS_PLANE",
     parse.text,
     "",

@@ -3,7 +3,7 @@
 Three ways to read, for three kinds of reader: :func:`decode` never raises and returns ``None`` for what
 it cannot use (the reference's contract); :func:`decode_strict` raises the declared errors;
 :func:`decode_full` also keeps the fields that this version does not know, so that re-encoding loses
-nothing. The trace applies the stricter rules of ``validate.py``.
+nothing (decision D-8). The trace applies the stricter rules of ``validate.py``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from forwardpass.errors import MalformedPayload, UnsupportedVersion, WireError
 from forwardpass.quiet import QuietLog
 from forwardpass.wire.schema import FPM_VERSION, ForwardPassMetrics
 
-__all__ = ["BYTES_ERRORS", "Decoded", "decode", "decode_full", "decode_strict", "encode", "stamp"]
+__all__ = [
+    "BYTES_ERRORS",
+    "Decoded",
+    "decode",
+    "decode_full",
+    "decode_strict",
+    "encode",
+    "faults",
+    "malformed",
+    "refusal",
+    "stamp",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +39,12 @@ BYTES_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Memory
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ForwardPassMetrics)
-_map_decoder = msgspec.msgpack.Decoder(dict[str, Any])
-_warnings = QuietLog(logger)
+_raw_map_decoder = msgspec.msgpack.Decoder(dict[str, Raw])
+
+faults = QuietLog(logger)
+"""What :func:`decode` refused in this process: ``faults.total((reason, source))`` is how often, with
+``reason`` one of ``malformed`` and ``unsupported_version``.
+"""
 
 _NESTED = ("scheduled_requests", "queued_requests")
 
@@ -47,7 +62,8 @@ class Decoded(NamedTuple):
     metrics: ForwardPassMetrics
     unknown: dict[str, Any]
     """Fields unknown to this version, at their place: unknown fields of a nested map stand in a map
-    under its name. Empty for messages of this version.
+    under its name. Each value is the ``msgspec.Raw`` MessagePack of the field, undecoded, so that nothing
+    is lost on the way out again. Empty for messages of this version.
     """
 
 
@@ -71,10 +87,10 @@ def encode(metrics: ForwardPassMetrics, unknown: Mapping[str, Any] | None = None
     """
     if not unknown:
         return _encoder.encode(metrics)
-    document: dict[str, Any] = msgspec.to_builtins(metrics)
+    document: dict[str, Any] = msgspec.structs.asdict(metrics)
     for name, value in unknown.items():
         if name in _NESTED:
-            document[name] = {**document[name], **value}
+            document[name] = {**msgspec.structs.asdict(document[name]), **value}
         else:
             document[name] = value
     return _encoder.encode(document)
@@ -90,43 +106,58 @@ def decode_strict(data: bytes) -> ForwardPassMetrics:
     try:
         metrics = _decoder.decode(data)
     except BYTES_ERRORS as error:
-        version = _peek_version(data)
-        if version not in (None, FPM_VERSION):
-            raise UnsupportedVersion(version, FPM_VERSION) from error
-        raise malformed(error) from error
+        raise refusal(data, error) from error
     if metrics.version != FPM_VERSION:
         raise UnsupportedVersion(metrics.version, FPM_VERSION)
     return metrics
 
 
-def decode(data: bytes, *, source: str = "") -> ForwardPassMetrics | None:
-    """Return the message in ``data``, or ``None``; never raises.
+def decode(data: bytes, *, source: str = "", faults: QuietLog = faults) -> ForwardPassMetrics | None:
+    """Return the message in ``data``, or ``None``; never raises (decision D-6).
 
-    At most one warning a minute is logged per kind of fault and ``source`` (a label of the caller's).
+    At most one warning a minute is logged per reason and ``source`` (a label of the caller's); ``faults``
+    counts them all.
     """
     try:
         return decode_strict(data)
     except WireError as error:
-        kind = type(error).__name__
+        reason = "unsupported_version" if isinstance(error, UnsupportedVersion) else "malformed"
         where = f" from {source}" if source else ""
-        _warnings.warning((kind, source), f"ignoring a Forward Pass Metrics message{where}: {error}")
+        faults.warning((reason, source), f"ignoring a Forward Pass Metrics message{where}: {error}")
         return None
 
 
 def decode_full(data: bytes) -> Decoded:
     """Return the message in ``data`` together with the fields this version does not know.
 
-    Raises as :func:`decode_strict`. For a message that uses a key twice the last one counts.
+    Raises as :func:`decode_strict`, and :class:`MalformedPayload` also for an unknown field whose name is
+    not text. For a message that uses a key twice the last one counts.
     """
     metrics = decode_strict(data)
-    document = _map_decoder.decode(data)
-    unknown = _without(document, ForwardPassMetrics.__struct_fields__)
-    for name in _NESTED:
-        known = type(getattr(metrics, name)).__struct_fields__
-        extra = _without(document.get(name, {}), known)
-        if extra:
-            unknown[name] = extra
+    try:
+        document = _raw_map_decoder.decode(data)
+        unknown: dict[str, Any] = _without(document, ForwardPassMetrics.__struct_fields__)
+        for name in _NESTED:
+            known = type(getattr(metrics, name)).__struct_fields__
+            extra = _without(_raw_map_decoder.decode(document.get(name, b"\x80")), known)
+            if extra:
+                unknown[name] = extra
+    except BYTES_ERRORS as error:
+        raise malformed(error) from error
     return Decoded(metrics, unknown)
+
+
+def refusal(data: bytes, error: BaseException) -> WireError:
+    """Return the declared error for ``data``, given what decoding it raised.
+
+    The version is looked at first and leniently, so that a message of another version is called
+    unsupported even where its body has another shape.
+    """
+    try:
+        version = _version_decoder.decode(data).version
+    except BYTES_ERRORS:
+        return malformed(error)
+    return malformed(error) if version == FPM_VERSION else UnsupportedVersion(version, FPM_VERSION)
 
 
 def malformed(error: BaseException) -> MalformedPayload:
@@ -138,12 +169,5 @@ def malformed(error: BaseException) -> MalformedPayload:
     return MalformedPayload(reason, path.rstrip("`").replace("` in `", " of ") if path else "$")
 
 
-def _peek_version(data: bytes) -> int | None:
-    try:
-        return _version_decoder.decode(data).version
-    except BYTES_ERRORS:
-        return None
-
-
-def _without(document: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def _without(document: Mapping[str, Raw], known: tuple[str, ...]) -> dict[str, Raw]:
     return {name: value for name, value in document.items() if name not in known}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
 DEFAULT_BASE_PORT = 20380
 MIN_BASE_PORT = 1024
 MAX_BASE_PORT = 49151
+
+_PORT = re.compile(r"[0-9]{1,5}\Z")
 
 
 class PortBlock(NamedTuple):
@@ -50,7 +53,7 @@ def rank_port(base: int, dp_rank: int) -> int:
 def parse_port_range(text: str) -> PortBlock | None:
     """Return the two integers of ``/proc/sys/net/ipv4/ip_local_port_range``, or ``None``."""
     parts = text.split()
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+    if len(parts) != 2 or not all(_PORT.match(part) for part in parts):
         return None
     return PortBlock(int(parts[0]), int(parts[1]))
 

@@ -13,15 +13,18 @@ import msgspec
 from msgspec import Meta, Struct
 
 from forwardpass.errors import MalformedPayload, UnsupportedVersion
-from forwardpass.wire.codec import BYTES_ERRORS, malformed
+from forwardpass.wire.codec import BYTES_ERRORS, malformed, refusal
 from forwardpass.wire.schema import FPM_VERSION
 
 __all__ = ["CanonicalMetrics", "CanonicalQueued", "CanonicalScheduled", "validate_payload"]
 
 Count = Annotated[int, Meta(ge=0)]
 Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Finite = Annotated[float, Meta(ge=0.0, le=1.7976931348623157e308)]
-"""A finite number >= 0; NaN satisfies no bound, so it is refused as well."""
+Finite = Count | Annotated[float, Meta(ge=0.0, le=1.7976931348623157e308)]
+"""A finite number >= 0, an integer staying one; NaN satisfies no bound, so it is refused as well."""
+
+MAX_DEPTH = 100
+"""Deepest nesting of an unknown field. Common JSON readers stop at 128, and a row adds three levels."""
 
 
 class CanonicalScheduled(Struct, frozen=True, gc=False):
@@ -61,37 +64,58 @@ class CanonicalMetrics(Struct, frozen=True, gc=False):
 
 _map_decoder = msgspec.msgpack.Decoder(dict[str, Any])
 
+_KNOWN = (
+    ("scheduled_requests", frozenset(CanonicalScheduled.__struct_fields__)),
+    ("queued_requests", frozenset(CanonicalQueued.__struct_fields__)),
+)
+_KNOWN_TOP = frozenset(CanonicalMetrics.__struct_fields__)
+
 
 def validate_payload(data: bytes) -> dict[str, Any]:
     """Return the map in ``data``: key order kept, integers still integers, ready for JSON.
 
     Raises :class:`UnsupportedVersion` for an integer version other than 1, else
-    :class:`MalformedPayload` with the path of the first offending field.
+    :class:`MalformedPayload` with the path of an offending field.
     """
     try:
         document = _map_decoder.decode(data)
-        _require_json(document)
-        version = document.get("version")
-        if type(version) is int and version != FPM_VERSION:
-            raise UnsupportedVersion(version, FPM_VERSION)
+    except BYTES_ERRORS as error:
+        raise refusal(data, error) from error
+    version = document.get("version")
+    if type(version) is int and version != FPM_VERSION:
+        raise UnsupportedVersion(version, FPM_VERSION)
+    try:
         msgspec.convert(document, CanonicalMetrics)
     except BYTES_ERRORS as error:
         raise malformed(error) from error
+    _check_unknown(document, _KNOWN_TOP, "$")
+    for name, known in _KNOWN:
+        _check_unknown(document[name], known, f"$.{name}")
     return document
 
 
-def _require_json(value: Any, path: str = "$") -> None:
+def _check_unknown(fields: dict[Any, Any], known: frozenset[str], path: str) -> None:
+    if len(fields) == len(known):  # every known field is there: no other can be
+        return
+    for key, value in fields.items():
+        if key not in known:
+            _require_json({key: value}, path, MAX_DEPTH)
+
+
+def _require_json(value: Any, path: str, depth: int) -> None:
     """Refuse what JSON has no form for: binary, extension and non-finite values, keys that are no strings."""
+    if depth < 0:
+        raise MalformedPayload("nested too deeply", path)
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise MalformedPayload(f"key {key!r} is not a string", path)
-            _require_json(item, f"{path}.{key}")
+            _require_json(item, f"{path}.{key}", depth - 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _require_json(item, f"{path}[{index}]")
+            _require_json(item, f"{path}[{index}]", depth - 1)
     elif isinstance(value, float):
         if not math.isfinite(value):  # an encoder would silently write null
             raise MalformedPayload(f"{value} has no form in JSON", path)
     elif value is not None and not isinstance(value, (str, int)):  # bool is an int
-        raise MalformedPayload(f"a {type(value).__name__} has no form in JSON", path)
+        raise MalformedPayload(f"{type(value).__name__} has no form in JSON", path)
