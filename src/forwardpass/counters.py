@@ -56,6 +56,8 @@ class StageCounts(Struct, frozen=True):
     pending: int
     dropped: dict[str, int]
     """Everything refused or lost, by reason; reasons that did not occur are absent."""
+    faults: int = 0
+    """Internal errors that the stage survived; the items that they cost are among the dropped."""
 
     @property
     def dropped_total(self) -> int:
@@ -66,15 +68,21 @@ class StageCounts(Struct, frozen=True):
 class Counters:
     """The live counts of one stage."""
 
-    __slots__ = ("delivered", "evicted", "lost", "offered", "refused")
+    __slots__ = ("delivered", "evicted", "faults", "lost", "offered", "refused")
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again at zero, as in a child process after a fork."""
         self.offered = 0
         self.refused: dict[DropReason, int] = {}
         self.evicted = 0
         """Accepted items thrown out by the producer to make room (reason ``queue_full``)."""
         self.delivered = 0
         self.lost: dict[DropReason, int] = {}
+        self.faults = 0
+        """Internal errors that the consumer's thread survived."""
 
     def refuse(self, reason: DropReason, count: int = 1) -> None:
         """Count items that were not accepted (the producer's thread)."""
@@ -99,4 +107,4 @@ class Counters:
                 dropped[reason.value] = dropped.get(reason.value, 0) + count
         accepted = offered - sum(refused.values())
         pending = accepted - delivered - sum(lost.values()) - evicted
-        return StageCounts(offered, accepted, delivered, pending, dropped)
+        return StageCounts(offered, accepted, delivered, pending, dropped, self.faults)

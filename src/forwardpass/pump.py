@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from forwardpass.clock import Clock, SystemClock
 from forwardpass.counters import Counters, DropReason
+from forwardpass.quiet import QuietLog
 
 __all__ = ["Overflow", "Pump", "PumpTask", "StopReport"]
 
@@ -28,6 +29,7 @@ BATCH_ITEMS = 256
 TICK_SECONDS = 0.005
 QUIET_TICK_SECONDS = 0.05
 QUIET_AFTER_SECONDS = 1.0
+DRAIN_SHARE = 0.9  # of a stop's time; the rest is for the task's close
 
 
 class PumpTask(Protocol[T]):
@@ -40,12 +42,16 @@ class PumpTask(Protocol[T]):
     def tick(self, now: float, queued: int) -> float:
         """Do what is due at monotonic ``now``, before ``queued`` waiting items are taken.
 
-        Returns the seconds until it wants to be called again (at the latest).
+        Returns the seconds until it wants to be called again, at the latest; it is called before every
+        batch as well. Not called any more once a stop has begun.
         """
         ...
 
     def take(self, items: list[T]) -> None:
-        """Handle items in order, and count each as delivered or lost."""
+        """Handle items in order, and count each as delivered or lost.
+
+        What it left uncounted when it raises is counted as lost to an internal error.
+        """
         ...
 
     def close(self, deadline: float) -> None:
@@ -53,7 +59,10 @@ class PumpTask(Protocol[T]):
         ...
 
     def forked(self) -> None:
-        """Forget the parent's resources without touching them (in the child, before anything else)."""
+        """Forget the parent's resources without touching them (in the child, before anything else).
+
+        It must not raise.
+        """
         ...
 
 
@@ -70,7 +79,7 @@ class StopReport(NamedTuple):
     finished: bool
     """The thread ended in time."""
     undelivered: int
-    """Accepted items that were not delivered."""
+    """Accepted items that were not delivered, over the pump's whole life."""
 
 
 class _State(Enum):
@@ -79,6 +88,7 @@ class _State(Enum):
     PAUSED = "paused"
     CLOSED = "closed"
     FORKED = "forked"
+    """In a child process: the next offer starts a thread."""
 
 
 _live: weakref.WeakSet[Pump[object]] = weakref.WeakSet()
@@ -97,7 +107,11 @@ class Pump(Generic[T]):
     """A bounded queue with a thread of its own.
 
     ``offer`` is for one producer thread; callers with several hold a lock around it. ``start`` waits
-    until the task has opened; ``stop`` is idempotent and bounded.
+    until the task has opened; ``stop`` is idempotent, bounded, and may come from any thread or from a
+    signal handler. A process that never calls ``stop`` ends without waiting for the thread (a daemon).
+
+    In a child made by ``fork`` the queue and the counts begin empty. The first offer there opens the
+    task anew, or is refused as ``closed`` if ``restart_after_fork`` is false.
     """
 
     def __init__(
@@ -110,6 +124,7 @@ class Pump(Generic[T]):
         overflow: Overflow = Overflow.DROP_NEWEST,
         clock: Clock | None = None,
         tick_seconds: float = TICK_SECONDS,
+        restart_after_fork: bool = True,
     ) -> None:
         self.counters = counters
         self._task = task
@@ -118,18 +133,24 @@ class Pump(Generic[T]):
         self._evict = overflow is Overflow.DROP_OLDEST
         self._clock: Clock = clock or SystemClock()
         self._tick_seconds = tick_seconds
+        self._restart_after_fork = restart_after_fork
+        self._log = QuietLog(logger, self._clock)
         self._state = _State.NEW
-        self._queue: deque[T] = deque()
-        self._fresh_thread_parts()
+        self._before_pause = _State.OPEN
+        self._fresh_parts()
         _live.add(self)  # type: ignore[arg-type]
 
-    def _fresh_thread_parts(self) -> None:
+    def _fresh_parts(self) -> None:
+        self._queue: deque[T] = deque()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._ready = threading.Event()
-        self._stop_lock = threading.Lock()
+        # Reentrant: a signal handler may stop the pump while the same thread is stopping it.
+        self._lock = threading.RLock()
         self._open_error: BaseException | None = None
+        self._reopening = False
         self._deadline: float | None = None
+        self._drain_until = 0.0
         self._last_busy = self._clock.monotonic()
 
     # --- the producer's side -------------------------------------------------------------------
@@ -139,7 +160,7 @@ class Pump(Generic[T]):
 
         Never blocks, locks, logs or raises.
         """
-        # HOT PATH: one append, budget 1 us (benchmarks/handover.py).
+        # HOT PATH: one append, budget 1 us (benchmarks/bench_handover.py).
         self.counters.offered += 1
         if self._state is not _State.OPEN and not self._reopen():
             return False
@@ -150,11 +171,12 @@ class Pump(Generic[T]):
         return True
 
     def _reopen(self) -> bool:
-        if self._state is _State.FORKED:
-            self._launch()
-            return True
-        paused = self._state is _State.PAUSED
-        self.counters.refuse(DropReason.PAUSED if paused else DropReason.CLOSED)
+        state = self._state
+        if state is _State.FORKED:
+            self._reopening = True
+            if self._launch():
+                return True
+        self.counters.refuse(DropReason.PAUSED if state is _State.PAUSED else DropReason.CLOSED)
         return False
 
     def _make_room(self) -> bool:
@@ -170,13 +192,15 @@ class Pump(Generic[T]):
 
     def pause(self) -> None:
         """Refuse offers (reason ``paused``) until :meth:`resume`; what is queued still goes out."""
-        if self._state is _State.OPEN:
-            self._state = _State.PAUSED
+        with self._lock:
+            if self._state in (_State.OPEN, _State.FORKED):
+                self._before_pause, self._state = self._state, _State.PAUSED
 
     def resume(self) -> None:
         """Accept offers again after :meth:`pause`."""
-        if self._state is _State.PAUSED:
-            self._state = _State.OPEN
+        with self._lock:
+            if self._state is _State.PAUSED:
+                self._state = self._before_pause
 
     @property
     def paused(self) -> bool:
@@ -191,51 +215,71 @@ class Pump(Generic[T]):
     # --- life cycle ------------------------------------------------------------------------------
 
     def start(self, timeout: float = 10.0) -> None:
-        """Start the thread and wait until its task is open. Raises what ``open`` raised."""
+        """Start the thread and wait until its task is open.
+
+        Raises what ``open`` raised, ``TimeoutError`` if it took too long, and ``RuntimeError`` if no
+        thread can be started or the pump was started or stopped before. The pump is then closed.
+        """
         if self._state is not _State.NEW:
-            raise RuntimeError(f"pump {self._name} was already started")
-        self._launch()
-        if not self._ready.wait(timeout):
-            self._state = _State.CLOSED
-            raise TimeoutError(f"{self._name} did not open within {timeout} s")
+            raise RuntimeError(f"{self._name} was already started or stopped")
+        try:
+            if not self._launch():
+                raise RuntimeError(f"{self._name}: no thread can be started")
+            if not self._ready.wait(timeout):
+                raise TimeoutError(f"{self._name} did not open within {timeout} s")
+        except BaseException:  # a late or interrupted start must not leave a thread behind
+            self.stop(0.0)
+            raise
         if self._open_error is not None:
-            self._state = _State.CLOSED
             raise self._open_error
 
     def stop(self, timeout: float) -> StopReport:
-        """Stop accepting, drain for at most ``timeout`` seconds, close the task. Idempotent."""
-        with self._stop_lock:
+        """Stop accepting, drain, close the task; return within ``timeout`` seconds. Idempotent.
+
+        An offer that another thread makes at this very moment may stay pending until the next stop.
+        """
+        with self._lock:
             self._state = _State.CLOSED
             thread = self._thread
-            if thread is not None and self._deadline is None:
-                self._deadline = self._clock.monotonic() + timeout
+            if self._deadline is None:
+                now = self._clock.monotonic()
+                self._drain_until = now + timeout * DRAIN_SHARE
+                self._deadline = now + timeout
                 self._wake.set()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout + 1.0)
-            if not thread.is_alive():
-                self._lose_queue()  # an offer may have raced with the thread's last look
+            thread.join(timeout)
+        finished = thread is None or not thread.is_alive()
+        if finished:
+            self._lose_queue(DropReason.DEADLINE)  # an offer may have raced with the thread's last look
         counts = self.counters.snapshot()
-        undelivered = counts.accepted - counts.delivered
-        return StopReport(thread is None or not thread.is_alive(), undelivered)
+        return StopReport(finished, counts.accepted - counts.delivered)
 
-    def _launch(self) -> None:
-        self._state = _State.OPEN
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+    def _launch(self) -> bool:
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        with self._lock:
+            self._state, self._thread = _State.OPEN, thread
+            try:
+                thread.start()
+            except RuntimeError:  # out of threads, or the interpreter is shutting down
+                self._state, self._thread = _State.CLOSED, None
+                return False
+        return True
 
     def _become_child(self) -> None:
-        was_running = self._state in (_State.OPEN, _State.PAUSED)
-        self._queue = deque()
-        self.counters.__init__()  # type: ignore[misc]
-        self._fresh_thread_parts()
-        self._state = _State.FORKED if was_running else _State.CLOSED
+        after = _State.FORKED if self._restart_after_fork else _State.CLOSED
+        if self._state is _State.OPEN:
+            self._state = after
+        elif self._state is _State.PAUSED:
+            self._before_pause = after
+        self._fresh_parts()
+        self.counters.reset()
         self._task.forked()
 
     # --- the thread's side -----------------------------------------------------------------------
 
     def turn(self, now: float) -> float:
         """Do one round of work and return how long to sleep. The thread calls it; tests may too."""
-        wanted = self._task.tick(now, len(self._queue))
+        wanted = self._tick(now)
         batch = self._next_batch()
         if batch:
             self._last_busy = now
@@ -245,6 +289,13 @@ class Pump(Generic[T]):
         quiet = now - self._last_busy >= QUIET_AFTER_SECONDS
         tick = max(self._tick_seconds, QUIET_TICK_SECONDS) if quiet else self._tick_seconds
         return max(0.0, min(tick, wanted))
+
+    def _tick(self, now: float) -> float:
+        try:
+            return self._task.tick(now, len(self._queue))
+        except Exception as error:  # noqa: BLE001  boundary: it must not end the thread or starve the queue
+            self._fault("tick", f"internal error in a tick: {error!r}")
+            return QUIET_TICK_SECONDS
 
     def _next_batch(self) -> list[T]:
         queue, batch = self._queue, []
@@ -259,45 +310,56 @@ class Pump(Generic[T]):
         before = self.counters.settled
         try:
             self._task.take(batch)
-        except Exception:  # boundary: a bug must cost these items, not the thread
-            missing = len(batch) - (self.counters.settled - before)
-            self.counters.lose(DropReason.INTERNAL_ERROR, max(0, missing))
-            logger.exception("%s: lost %d items to an internal error", self._name, missing)
+        except Exception as error:  # noqa: BLE001  boundary: a bug must cost these items, not the thread
+            missing = max(0, len(batch) - (self.counters.settled - before))
+            self.counters.lose(DropReason.INTERNAL_ERROR, missing)
+            self._fault("take", f"lost {missing} items to an internal error: {error!r}")
+
+    def _fault(self, kind: str, message: str) -> None:
+        self.counters.faults += 1
+        self._log.error(kind, f"{self._name}: {message}", exc_info=True)
 
     def _run(self) -> None:
         try:
             self._task.open()
         except BaseException as error:  # noqa: BLE001  boundary: start() raises it
-            self._open_error = error
-            self._state = _State.CLOSED
-            self._lose_queue()
-            self._ready.set()
+            self._fail_open(error)
             return
         self._ready.set()
-        while self._deadline is None:
-            delay = self._guarded_turn()
-            if delay > 0:
-                self._wake.wait(delay)
-        self._drain(self._deadline)
-
-    def _guarded_turn(self) -> float:
         try:
-            return self.turn(self._clock.monotonic())
-        except Exception:  # boundary: a failing tick must not end the thread
-            logger.exception("%s: internal error", self._name)
-            return QUIET_TICK_SECONDS
+            while self._deadline is None:
+                delay = self.turn(self._clock.monotonic())
+                if delay > 0:
+                    self._wake.wait(delay)
+            self._drain(self._drain_until)
+        finally:  # also if the thread is ended from outside: nothing may be accepted for nobody
+            self._state = _State.CLOSED
+            self._lose_queue(DropReason.DEADLINE)
+            self._close(self._deadline or self._clock.monotonic())
 
-    def _drain(self, deadline: float) -> None:
-        while self._queue and self._clock.monotonic() < deadline:
+    def _fail_open(self, error: BaseException) -> None:
+        self._open_error = error
+        self._state = _State.CLOSED
+        self._lose_queue(DropReason.CLOSED)
+        if self._reopening:  # nobody waits for this error
+            self._fault("open", f"cannot open after a fork: {error!r}")
+        self._ready.set()
+
+    def _drain(self, until: float) -> None:
+        while self._queue and self._clock.monotonic() < until:
             self._take(self._next_batch())
-        self._lose_queue()
+
+    def _close(self, deadline: float) -> None:
         try:
             self._task.close(deadline)
-        except Exception:  # boundary: closing is best effort
-            logger.exception("%s: internal error while closing", self._name)
+        except Exception as error:  # noqa: BLE001  boundary: closing is best effort
+            self._fault("close", f"internal error while closing: {error!r}")
 
-    def _lose_queue(self) -> None:
-        lost = len(self._queue)
-        self._queue.clear()
-        if lost:
-            self.counters.lose(DropReason.DEADLINE, lost)
+    def _lose_queue(self, reason: DropReason) -> None:
+        with self._lock:  # of several threads that stop the pump, one counts each item
+            while self._queue:
+                try:
+                    self._queue.popleft()
+                except IndexError:  # the producer evicted it meanwhile
+                    return
+                self.counters.lose(reason)

@@ -9,13 +9,17 @@ from forwardpass.clock import Clock, SystemClock
 
 __all__ = ["QuietLog"]
 
-_MAX_KINDS = 512
+MAX_KINDS = 512
+_OTHERS = object()
 
 
 class QuietLog:
     """A logger for faults that may repeat a million times.
 
-    Safe to call from several threads: a race may at worst log a line twice.
+    A kind that occurred before is said again when it next occurs after the interval, with the number of
+    times it was not said. At most 512 kinds are told apart; any further ones share one line a minute, so
+    that a hostile peer can grow neither memory nor the log. Safe to call from several threads: a race
+    may at worst log a line twice or miss one in a count.
     """
 
     __slots__ = ("_clock", "_interval_seconds", "_kinds", "_logger")
@@ -37,16 +41,16 @@ class QuietLog:
         self._say(logging.ERROR, kind, message, exc_info=exc_info)
 
     def total(self, kind: Hashable) -> int:
-        """Return how often this kind occurred."""
+        """Return how often this kind occurred (0 for a kind that shares a line with others)."""
         state = self._kinds.get(kind)
         return int(state[2]) if state else 0
 
     def _say(self, level: int, kind: Hashable, message: str, *, exc_info: bool = False) -> None:
         now = self._clock.monotonic()
+        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
+            kind = _OTHERS
         state = self._kinds.get(kind)
         if state is None:
-            if len(self._kinds) >= _MAX_KINDS:  # hostile peers must not grow this without bound
-                self._kinds.clear()
             self._kinds[kind] = [now, 0, 1]
             self._logger.log(level, "%s", message, exc_info=exc_info)
             return

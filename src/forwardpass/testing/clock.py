@@ -23,7 +23,9 @@ class ManualClock:
         return self._unix_ms
 
     def advance(self, seconds: float) -> None:
-        """Let both clocks move on by ``seconds``."""
+        """Let both clocks move on by ``seconds`` (>= 0: a monotonic clock never goes back)."""
+        if seconds < 0:
+            raise ValueError(f"a monotonic clock cannot go back by {-seconds} s; see step_unix")
         self._monotonic += seconds
         self._unix_ms += round(seconds * 1000)
 
