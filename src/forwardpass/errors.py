@@ -11,7 +11,8 @@
     │   └── FrameError         wrong frames             .count
     ├── PlaneError             the event plane
     │   ├── PlaneUnavailable   cannot be reached or opened
-    │   └── PlaneClosed        used after close
+    │   ├── PlaneClosed        used after close
+    │   └── PayloadTooLarge    cannot be carried        .size .limit
     ├── TraceError             trace files
     │   ├── TracePathError     a path                   .path
     │   └── TraceRecordError   one line of a file       .path .line
@@ -31,6 +32,7 @@ __all__ = [
     "FrameError",
     "InternalError",
     "MalformedPayload",
+    "PayloadTooLarge",
     "PlaneClosed",
     "PlaneError",
     "PlaneUnavailable",
@@ -114,6 +116,15 @@ class PlaneUnavailable(PlaneError):
 
 class PlaneClosed(PlaneError):
     """The event plane was used after it was closed."""
+
+
+class PayloadTooLarge(PlaneError):
+    """A payload of ``size`` bytes for a plane that carries at most ``limit``."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(f"a payload of {size} bytes; this plane carries at most {limit}")
 
 
 class TraceError(ForwardPassError):

@@ -1,1 +1,1 @@
-"""Event planes: where relayed messages go, behind one narrow seam."""
+"""Event planes: how payloads travel from a relay to whoever subscribes. One module per kind of plane."""
