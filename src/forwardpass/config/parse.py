@@ -89,6 +89,6 @@ def trace_prefix(value: str) -> str:
         if path.endswith(suffix):
             path = path[: -len(suffix)]
             break
-    if not Path(path).name or path.endswith("/"):
+    if not Path(path).name or path.endswith("/") or "\0" in path:
         raise ValueError(value)
     return path
