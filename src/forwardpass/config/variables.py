@@ -171,7 +171,7 @@ SEND_HWM = Variable(
     parse.integer(1, 2**31 - 1),
     100_000,
     "a positive integer",
-    "Messages kept for a slow reader of the raw stream (about 500 bytes each).",
+    "Messages kept for each slow reader of the raw stream (about 0.7 kB each: 70 MB by default).",
     Feature.STREAM,
 )
 STRICT = Variable(

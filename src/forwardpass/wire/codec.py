@@ -67,12 +67,17 @@ class Decoded(NamedTuple):
     """
 
 
-def stamp(metrics: ForwardPassMetrics, counter_id: int) -> ForwardPassMetrics:
-    """Return ``metrics`` with ``counter_id`` set."""
+def stamp(
+    metrics: ForwardPassMetrics,
+    counter_id: int,
+    worker_id: str | None = None,
+    dp_rank: int | None = None,
+) -> ForwardPassMetrics:
+    """Return ``metrics`` with ``counter_id`` set, and the identity where it is given."""
     return ForwardPassMetrics(
         metrics.version,
-        metrics.worker_id,
-        metrics.dp_rank,
+        metrics.worker_id if worker_id is None else worker_id,
+        metrics.dp_rank if dp_rank is None else dp_rank,
         counter_id,
         metrics.wall_time,
         metrics.scheduled_requests,
