@@ -27,6 +27,7 @@ __all__ = [
     "PublisherSettings",
     "RelaySettings",
     "Resolved",
+    "SourceSettings",
     "Sources",
     "TraceSettings",
     "process_environment",
@@ -143,6 +144,17 @@ class PublisherSettings(Struct, frozen=True):
             send_hwm=sources.value(v.SEND_HWM),
             strict=sources.value(v.STRICT),
         )
+
+
+class SourceSettings(Struct, frozen=True):
+    """What an engine's source counts."""
+
+    count_paused_sessions: bool = False
+
+    @classmethod
+    def load(cls, sources: Sources) -> SourceSettings:
+        """Build from flags and environment; raises :class:`ConfigError`."""
+        return cls(count_paused_sessions=sources.value(v.COUNT_PAUSED_SESSIONS))
 
 
 class TraceSettings(Struct, frozen=True):

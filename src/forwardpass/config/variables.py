@@ -182,6 +182,15 @@ STRICT = Variable(
     "Fail the engine's start when the stream cannot be set up, instead of serving without it.",
     Feature.STREAM,
 )
+COUNT_PAUSED_SESSIONS = Variable(
+    "FORWARDPASS_COUNT_PAUSED_SESSIONS",
+    parse.boolean,
+    False,
+    _BOOLEAN,
+    "Count streaming sessions that wait for their next input as queued prefills, like the reference, "
+    "although they have nothing to run (vLLM).",
+    Feature.STREAM,
+)
 PRODUCER_ID = Variable(
     "FORWARDPASS_PRODUCER_ID",
     parse.text,
@@ -210,5 +219,5 @@ PLANE = Variable(
 TABLE: tuple[Variable, ...] = (
     FPM_TRACE, OUTPUT_PATH, MODE, SAMPLE_INTERVAL_MS, ROLL_BYTES, MAX_SEGMENTS, PRODUCER_ID, FSYNC,
     TRACE_QUEUE, DRAIN_SECONDS, METRIC_PORT, WORKER_ID, BIND_HOST, HEARTBEAT, HEARTBEAT_INTERVAL_MS,
-    PUBLISH_QUEUE, SEND_HWM, STRICT, ENDPOINT, PLANE,
+    PUBLISH_QUEUE, SEND_HWM, STRICT, COUNT_PAUSED_SESSIONS, ENDPOINT, PLANE,
 )  # fmt: skip

