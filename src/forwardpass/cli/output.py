@@ -45,14 +45,16 @@ def write_json_lines(values: Iterable[Any]) -> None:
     sys.stdout.flush()
 
 
-def write_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table to stdout: the first column to the left, the others to the right."""
+def write_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1
+) -> None:
+    """Write a table to stdout: the first ``left`` columns to the left, the others to the right."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if index < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     console().print(table)
