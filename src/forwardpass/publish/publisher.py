@@ -7,6 +7,7 @@ and sending happen in the publisher's own thread (``stream.py``, ``zmq_pub.py``)
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from forwardpass.clock import Clock, SystemClock
@@ -16,15 +17,18 @@ from forwardpass.counters import Counters, StageCounts
 from forwardpass.errors import ForwardPassError
 from forwardpass.publish.null import NullPublisher
 from forwardpass.publish.port_owner import ephemeral_range
-from forwardpass.publish.stream import StreamTask
+from forwardpass.publish.stream import FrameSocket, StreamTask
 from forwardpass.publish.zmq_pub import PubSocket
 from forwardpass.pump import Pump, StopReport
 from forwardpass.wire.ports import ephemeral_warning, rank_port
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics
 
-__all__ = ["FpmPublisher", "NullPublisher", "Publisher", "open_publisher"]
+__all__ = ["FpmPublisher", "NullPublisher", "Publisher", "SocketWrapper", "open_publisher"]
 
 logger = logging.getLogger(__name__)
+
+SocketWrapper = Callable[[FrameSocket], FrameSocket]
+"""Returns what a stream sends through instead of its socket."""
 
 
 class Publisher(Protocol):
@@ -77,9 +81,17 @@ class FpmPublisher:
     by ``fork`` the stream stays with the parent: the child's messages are refused as ``closed``.
     """
 
-    def __init__(self, settings: PublisherSettings, *, dp_rank: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: PublisherSettings,
+        *,
+        dp_rank: int,
+        clock: Clock | None = None,
+        wrap: SocketWrapper | None = None,
+    ) -> None:
         """Bind ``base_port + dp_rank`` (any free port if the base is 0) and start the thread.
 
+        ``wrap`` may put something between the stream and its socket, such as faults for a test.
         Raises :class:`~forwardpass.errors.PortUnavailable` or, for the bind host,
         :class:`~forwardpass.errors.ConfigError`; ``RuntimeError`` or ``TimeoutError`` if the thread
         does not start.
@@ -87,7 +99,11 @@ class FpmPublisher:
         used_clock = clock or SystemClock()
         counters = Counters()
         port = rank_port(settings.base_port, dp_rank) if settings.base_port else 0
-        socket = PubSocket(settings.bind_host, port, send_hwm=settings.send_hwm, clock=used_clock)
+        socket: FrameSocket = PubSocket(
+            settings.bind_host, port, send_hwm=settings.send_hwm, clock=used_clock
+        )
+        if wrap is not None:
+            socket = wrap(socket)
         self._task = StreamTask(socket, settings, dp_rank=dp_rank, counters=counters, clock=used_clock)
         self._pump: Pump[ForwardPassMetrics] = Pump(
             self._task,
@@ -150,7 +166,12 @@ class FpmPublisher:
 
 
 def open_publisher(
-    settings: PublisherSettings, *, dp_rank: int, dp_size: int = 1, clock: Clock | None = None
+    settings: PublisherSettings,
+    *,
+    dp_rank: int,
+    dp_size: int = 1,
+    clock: Clock | None = None,
+    wrap: SocketWrapper | None = None,
 ) -> FpmPublisher | NullPublisher:
     """Return the publisher of global rank ``dp_rank``, or one that does nothing if it cannot be set up.
 
@@ -160,7 +181,7 @@ def open_publisher(
     """
     _ephemeral_check.run(settings.base_port, dp_size)
     try:
-        return FpmPublisher(settings, dp_rank=dp_rank, clock=clock)
+        return FpmPublisher(settings, dp_rank=dp_rank, clock=clock, wrap=wrap)
     except (ForwardPassError, RuntimeError, OSError) as error:
         if settings.strict:
             raise
