@@ -1,0 +1,438 @@
+"""The pump, one turn at a time. Its thread is parked between the turns that a test makes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from forwardpass.counters import Counters
+from forwardpass.pump import (
+    BATCH_ITEMS,
+    QUIET_AFTER_SECONDS,
+    QUIET_TICK_SECONDS,
+    TICK_SECONDS,
+    Overflow,
+    Pump,
+    StopReport,
+)
+from forwardpass.testing.clock import ManualClock
+
+PARKED_SECONDS = 3600.0
+
+
+class Task:
+    """Remembers what it was asked to do, and fails on request."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.log: list[tuple[str, object]] = []
+        self.opened = threading.Event()
+        self.first_tick = threading.Event()
+        self.wanted = 1e9
+        self.open_error: BaseException | None = None
+        self.gate: threading.Event | None = None
+        self.fail_tick = False
+        self.fail_close = False
+        self.fail_after: int | None = None
+
+    def open(self) -> None:
+        if self.gate is not None:
+            self.gate.wait(10)
+        if self.open_error is not None:
+            raise self.open_error
+        self.opened.set()
+
+    def tick(self, now: float, queued: int) -> float:
+        self.log.append(("tick", queued))
+        self.first_tick.set()
+        if self.fail_tick:
+            raise RuntimeError("tick")
+        return self.wanted
+
+    def take(self, items: list[int]) -> None:
+        self.log.append(("take", list(items)))
+        for position, _ in enumerate(items):
+            if self.fail_after is not None and position >= self.fail_after:
+                raise RuntimeError("take")
+            self.counters.delivered += 1
+
+    def close(self, deadline: float) -> None:
+        self.log.append(("close", deadline))
+        if self.fail_close:
+            raise RuntimeError("close")
+
+    def forked(self) -> None:
+        self.log.append(("forked", None))
+
+    @property
+    def taken(self) -> list[int]:
+        return [item for kind, value in self.log if kind == "take" for item in value]  # type: ignore[attr-defined]
+
+    def names(self) -> list[str]:
+        return [kind for kind, _ in self.log]
+
+
+def make(
+    capacity: int = 1000, overflow: Overflow = Overflow.DROP_NEWEST, tick_seconds: float = PARKED_SECONDS
+) -> tuple[Pump[int], Task, ManualClock]:
+    """Return a pump that was not started, its task and its clock."""
+    counters, clock = Counters(), ManualClock()
+    task = Task(counters)
+    pump: Pump[int] = Pump(
+        task,
+        name="test",
+        capacity=capacity,
+        counters=counters,
+        overflow=overflow,
+        clock=clock,
+        tick_seconds=tick_seconds,
+    )
+    return pump, task, clock
+
+
+@contextmanager
+def parked(
+    capacity: int = 1000, overflow: Overflow = Overflow.DROP_NEWEST
+) -> Iterator[tuple[Pump[int], Task, ManualClock]]:
+    """Start a pump whose thread sleeps for an hour after its first turn, so that the test takes the turns."""
+    pump, task, clock = make(capacity, overflow)
+    pump.start()
+    try:
+        assert task.first_tick.wait(10)
+        task.log.clear()
+        yield pump, task, clock
+    finally:
+        pump.stop(5)
+
+
+# --- queue ---------------------------------------------------------------------------------------------
+
+
+def test_items_are_taken_in_order_and_in_batches() -> None:
+    """A turn takes at most one batch, in the order of the offers, and asks to be called again at once."""
+    with parked() as (pump, task, clock):
+        for item in range(BATCH_ITEMS + 10):
+            assert pump.offer(item)
+        first_delay = pump.turn(clock.monotonic())
+        after_first = len(task.taken)
+        pump.turn(clock.monotonic())
+
+        assert first_delay == 0.0
+        assert after_first == BATCH_ITEMS
+        assert task.taken == list(range(BATCH_ITEMS + 10))
+        assert pump.queued == 0
+
+
+def test_the_tick_comes_before_the_take_and_knows_what_waits() -> None:
+    """What is due at a moment is done before items that arrived by then, and the task is told of those."""
+    with parked() as (pump, task, clock):
+        pump.offer(1)
+        pump.offer(2)
+        pump.turn(clock.monotonic())
+
+        assert task.log == [("tick", 2), ("take", [1, 2])]
+
+
+def test_a_full_queue_refuses_the_newest() -> None:
+    """With DROP_NEWEST the offer is refused as queue_full and what waits stays."""
+    with parked(capacity=2) as (pump, task, clock):
+        accepted = [pump.offer(item) for item in range(4)]
+        pump.turn(clock.monotonic())
+
+        assert accepted == [True, True, False, False]
+        assert task.taken == [0, 1]
+        counts = pump.counters.snapshot()
+        assert (counts.offered, counts.accepted, counts.delivered) == (4, 2, 2)
+        assert counts.dropped == {"queue_full": 2}
+
+
+def test_a_full_queue_may_evict_the_oldest() -> None:
+    """With DROP_OLDEST every offer is accepted and the oldest accepted ones are lost as queue_full."""
+    with parked(capacity=2, overflow=Overflow.DROP_OLDEST) as (pump, task, clock):
+        accepted = [pump.offer(item) for item in range(5)]
+        before = pump.counters.snapshot()
+        pump.turn(clock.monotonic())
+
+        assert accepted == [True] * 5
+        assert task.taken == [3, 4]
+        assert (before.accepted, before.pending, before.dropped) == (5, 2, {"queue_full": 3})
+        assert pump.counters.snapshot().pending == 0
+
+
+# --- how long a turn lets the thread sleep -----------------------------------------------------------------
+
+
+def test_a_turn_asks_for_a_short_sleep_while_busy_and_a_longer_one_when_quiet() -> None:
+    """5 ms after traffic, 50 ms once nothing came for a second, 5 ms again with the next item."""
+    pump, task, clock = make(tick_seconds=TICK_SECONDS)
+    busy = pump.turn(clock.monotonic())
+    clock.advance(QUIET_AFTER_SECONDS)
+    quiet = pump.turn(clock.monotonic())
+    pump._queue.append(1)  # as if offered: the pump was not started
+    again = pump.turn(clock.monotonic())
+
+    assert (busy, quiet, again) == (TICK_SECONDS, QUIET_TICK_SECONDS, TICK_SECONDS)
+    assert task.taken == [1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [(0.001, 0.001), (0.0, 0.0), (-3.0, 0.0), (9.0, TICK_SECONDS)]
+)
+def test_a_task_may_ask_to_be_called_earlier(wanted: float, expected: float) -> None:
+    """The sleep is the shorter of the tick and what the task wants, and never negative."""
+    pump, task, clock = make(tick_seconds=TICK_SECONDS)
+    task.wanted = wanted
+
+    assert expected == pump.turn(clock.monotonic())
+
+
+# --- errors of the task ------------------------------------------------------------------------------------
+
+
+def test_an_internal_error_costs_only_what_was_not_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Items counted before take() raised keep their fate, the rest are internal_error; the next batch is fine."""
+    with parked() as (pump, task, clock):
+        for item in range(5):
+            pump.offer(item)
+        task.fail_after = 2
+        pump.turn(clock.monotonic())
+        broken = pump.counters.snapshot()
+        task.fail_after = None
+        pump.offer(5)
+        pump.turn(clock.monotonic())
+
+        assert (broken.delivered, broken.dropped, broken.pending) == (2, {"internal_error": 3}, 0)
+        assert broken.faults == 1
+        assert pump.counters.snapshot().delivered == 3
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_a_repeated_internal_error_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug that strikes with every batch is logged once a minute and counted every time."""
+    with parked() as (pump, task, clock):
+        task.fail_after = 0
+        for item in range(100):
+            pump.offer(item)
+            pump.turn(clock.monotonic())
+
+        assert len(caplog.records) == 1
+        assert pump.counters.snapshot().faults == 100
+
+
+def test_a_failing_tick_starves_nobody() -> None:
+    """Items are taken although tick() raises, and the fault is counted."""
+    with parked() as (pump, task, clock):
+        task.fail_tick = True
+        pump.offer(7)
+        delay = pump.turn(clock.monotonic())
+
+        assert task.taken == [7]
+        assert pump.counters.snapshot().faults == 1
+        assert delay == QUIET_TICK_SECONDS
+
+
+def test_a_failing_close_is_contained(caplog: pytest.LogCaptureFixture) -> None:
+    """stop() succeeds although close() raises; the fault is logged and counted."""
+    with parked() as (pump, task, _):
+        task.fail_close = True
+        report = pump.stop(5)
+
+        assert report.finished
+        assert pump.counters.snapshot().faults == 1
+        assert "close" in caplog.text
+
+
+# --- pause ---------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_pump_refuses_and_still_delivers_what_it_has() -> None:
+    """Offers while paused are refused as paused; earlier items go out; resume accepts again."""
+    with parked() as (pump, task, clock):
+        pump.offer(1)
+        pump.pause()
+        assert pump.paused
+        refused = pump.offer(2)
+        pump.turn(clock.monotonic())
+        pump.resume()
+        accepted = pump.offer(3)
+        pump.turn(clock.monotonic())
+
+        assert (refused, accepted, pump.paused) == (False, True, False)
+        assert task.taken == [1, 3]
+        assert pump.counters.snapshot().dropped == {"paused": 1}
+
+
+def test_pausing_twice_is_pausing_once() -> None:
+    """One resume undoes any number of pauses, and a resume without a pause changes nothing."""
+    with parked() as (pump, _, _clock):
+        pump.resume()
+        pump.pause()
+        pump.pause()
+        pump.resume()
+
+        assert pump.offer(1)
+
+
+def test_pause_and_resume_cannot_revive_a_stopped_pump() -> None:
+    """After stop, pause and resume change nothing: offers stay refused as closed."""
+    with parked() as (pump, _, _clock):
+        pump.stop(5)
+        pump.pause()
+        pump.resume()
+
+        assert not pump.paused
+        assert not pump.offer(1)
+        assert pump.counters.snapshot().dropped == {"closed": 1}
+
+
+# --- life cycle ------------------------------------------------------------------------------------------------
+
+
+def test_a_pump_that_was_never_started_refuses_and_stops() -> None:
+    """Without start, offers are refused as closed, stop has nothing to do and a late start is an error."""
+    pump, task, _ = make()
+    offered = pump.offer(1)
+    report = pump.stop(1)
+
+    assert not offered
+    assert pump.counters.snapshot().dropped == {"closed": 1}
+    assert report == StopReport(finished=True, undelivered=0)
+    assert task.log == []
+    with pytest.raises(RuntimeError):
+        pump.start()
+
+
+def test_a_pump_starts_once() -> None:
+    """A second start is an error and leaves the running pump alone."""
+    with parked() as (pump, task, clock):
+        with pytest.raises(RuntimeError):
+            pump.start()
+        pump.offer(1)
+        pump.turn(clock.monotonic())
+
+        assert task.taken == [1]
+
+
+def test_start_raises_what_open_raised() -> None:
+    """The task's own error comes out of start; the pump is closed and stop is harmless."""
+    pump, task, _ = make()
+    task.open_error = OSError("no such device")
+    with pytest.raises(OSError, match="no such device"):
+        pump.start()
+
+    assert not pump.offer(1)
+    assert pump.stop(1).finished
+    assert pump.counters.snapshot().dropped == {"closed": 1}
+    assert task.names() == []
+
+
+def test_a_start_that_takes_too_long_leaves_nothing_behind() -> None:
+    """After TimeoutError the thread closes what open acquires late, and ends."""
+    pump, task, _ = make()
+    task.gate = threading.Event()
+    with pytest.raises(TimeoutError):
+        pump.start(timeout=0.01)
+    refused = pump.offer(1)
+    task.gate.set()
+    report = pump.stop(5)
+
+    assert not refused
+    assert report.finished
+    assert task.opened.is_set()
+    assert task.names() == ["close"]
+
+
+def test_stop_delivers_what_is_queued_and_then_closes_the_task() -> None:
+    """Everything accepted before stop is taken, then close is called once with the deadline."""
+    with parked() as (pump, task, clock):
+        for item in range(3 * BATCH_ITEMS):
+            pump.offer(item)
+        report = pump.stop(timeout=7)
+
+        assert report == StopReport(finished=True, undelivered=0)
+        assert task.taken == list(range(3 * BATCH_ITEMS))
+        assert task.log[-1] == ("close", clock.monotonic() + 7)
+
+
+def test_stop_is_idempotent() -> None:
+    """A second stop reports the same and closes nothing twice; offers afterwards are refused as closed."""
+    with parked() as (pump, task, _):
+        pump.offer(1)
+        first, second = pump.stop(5), pump.stop(5)
+        refused = pump.offer(2)
+
+        assert first == second == StopReport(finished=True, undelivered=0)
+        assert not refused
+        assert task.names().count("close") == 1
+        assert pump.counters.snapshot().dropped == {"closed": 1}
+
+
+def test_stop_without_time_loses_the_queue_and_says_so() -> None:
+    """With no time to drain, queued items are lost as deadline and the report counts them."""
+    with parked() as (pump, task, _):
+        pump.offer(1)
+        pump.offer(2)
+        pump.stop(0)
+        report = pump.stop(5)
+
+        assert report == StopReport(finished=True, undelivered=2)
+        assert task.taken == []
+        counts = pump.counters.snapshot()
+        assert (counts.dropped, counts.pending) == ({"deadline": 2}, 0)
+
+
+def test_the_drain_stops_at_its_deadline() -> None:
+    """A drain that runs out of time loses the rest as deadline and leaves time to close."""
+    with parked(capacity=10_000) as (pump, task, clock):
+        for item in range(4 * BATCH_ITEMS):
+            pump.offer(item)
+        take = task.take
+
+        def slow_take(items: list[int]) -> None:
+            take(items)
+            clock.advance(6)  # of 10 seconds, of which 9 are for draining
+
+        task.take = slow_take  # type: ignore[method-assign]
+        begin = clock.monotonic()
+        report = pump.stop(10)
+
+        assert report == StopReport(finished=True, undelivered=2 * BATCH_ITEMS)
+        assert pump.counters.snapshot().dropped == {"deadline": 2 * BATCH_ITEMS}
+        assert task.log[-1] == ("close", begin + 10)
+
+
+def test_a_task_may_stop_its_own_pump() -> None:
+    """stop() from the pump's thread returns at once instead of waiting for itself."""
+    pump, task, _ = make()
+    reports: list[StopReport] = []
+
+    def tick(now: float, queued: int) -> float:
+        reports.append(pump.stop(5))
+        return 0.0
+
+    task.tick = tick  # type: ignore[method-assign]
+    pump.start()
+    final = pump.stop(5)
+
+    assert [report.finished for report in reports] == [False]
+    assert final.finished
+    assert task.names() == ["close"]
+
+
+def test_no_thread_means_a_closed_pump(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the process may start no thread, start raises RuntimeError and offers are refused as closed."""
+    pump, _, _ = make()
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        pump.start()
+
+    assert not pump.offer(1)
+    assert pump.counters.snapshot().dropped == {"closed": 1}
