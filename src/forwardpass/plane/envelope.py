@@ -19,7 +19,8 @@ from forwardpass.wire.codec import BYTES_ERRORS, malformed
 
 __all__ = ["Envelope", "decode_envelope", "encode_envelope"]
 
-UInt64 = Annotated[int, Meta(ge=0, le=2**64 - 1)]
+UInt64 = Annotated[int, Meta(ge=0)]
+"""MessagePack has no integer above 2**64 - 1."""
 
 
 class Envelope(Struct, frozen=True, gc=False):

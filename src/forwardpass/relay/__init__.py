@@ -1,1 +1,1 @@
-"""Relays: from the raw stream of each rank to the trace and the event plane."""
+"""Relays: from an engine's raw stream into the trace, and on to an event plane."""
