@@ -109,7 +109,7 @@ def parked(
         pump.stop(5)
 
 
-# --- queue ---------------------------------------------------------------------------------------------
+# --- queue ----------------------------------------------------------------------------------------
 
 
 def test_items_are_taken_in_order_and_in_batches() -> None:
@@ -163,17 +163,30 @@ def test_a_full_queue_may_evict_the_oldest() -> None:
         assert pump.counters.snapshot().pending == 0
 
 
-# --- how long a turn lets the thread sleep -----------------------------------------------------------------
+# --- how long a turn lets the thread sleep --------------------------------------------------------
 
 
 def test_a_turn_asks_for_a_short_sleep_while_busy_and_a_longer_one_when_quiet() -> None:
     """5 ms after traffic, 50 ms once nothing came for a second, 5 ms again with the next item."""
     pump, task, clock = make(tick_seconds=TICK_SECONDS)
+    done, test_thread = threading.Event(), threading.current_thread()
+
+    def tick(now: float, queued: int) -> float:
+        if threading.current_thread() is not test_thread:
+            task.first_tick.set()
+            done.wait(30)  # the pump's own thread stays out of the way
+        return 1e9
+
+    task.tick = tick  # type: ignore[method-assign]
+    pump.start()
+    assert task.first_tick.wait(10)
     busy = pump.turn(clock.monotonic())
     clock.advance(QUIET_AFTER_SECONDS)
     quiet = pump.turn(clock.monotonic())
-    pump._queue.append(1)  # as if offered: the pump was not started
+    pump.offer(1)
     again = pump.turn(clock.monotonic())
+    done.set()
+    pump.stop(5)
 
     assert (busy, quiet, again) == (TICK_SECONDS, QUIET_TICK_SECONDS, TICK_SECONDS)
     assert task.taken == [1]
@@ -190,11 +203,11 @@ def test_a_task_may_ask_to_be_called_earlier(wanted: float, expected: float) -> 
     assert expected == pump.turn(clock.monotonic())
 
 
-# --- errors of the task ------------------------------------------------------------------------------------
+# --- errors of the task ---------------------------------------------------------------------------
 
 
 def test_an_internal_error_costs_only_what_was_not_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Items counted before take() raised keep their fate, the rest are internal_error; the next batch is fine."""
+    """What take() counted before it raised keeps its fate, the rest is internal_error; the next batch is fine."""
     with parked() as (pump, task, clock):
         for item in range(5):
             pump.offer(item)
@@ -246,7 +259,7 @@ def test_a_failing_close_is_contained(caplog: pytest.LogCaptureFixture) -> None:
         assert "close" in caplog.text
 
 
-# --- pause ---------------------------------------------------------------------------------------------------
+# --- pause ----------------------------------------------------------------------------------------
 
 
 def test_a_paused_pump_refuses_and_still_delivers_what_it_has() -> None:
@@ -289,7 +302,7 @@ def test_pause_and_resume_cannot_revive_a_stopped_pump() -> None:
         assert pump.counters.snapshot().dropped == {"closed": 1}
 
 
-# --- life cycle ------------------------------------------------------------------------------------------------
+# --- life cycle -----------------------------------------------------------------------------------
 
 
 def test_a_pump_that_was_never_started_refuses_and_stops() -> None:
