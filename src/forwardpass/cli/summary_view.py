@@ -1,0 +1,229 @@
+"""Knows how the summary of a trace reads to a person.
+
+Plain text without colour, so that it is the same on a terminal, in a pipe and in a log. Every command
+that ends with a trace (`demo`, `record`, `vllm serve`, `trace stats`) ends with this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from forwardpass.analyze.summary import Summary, summarize
+from forwardpass.trace.reader import TraceReader
+from forwardpass.trace.report import FileReport, TraceReport
+
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "format_time",
+    "render_summary",
+    "summary_of_files",
+]
+
+_MANY_RANKS = 16
+_MANY_FILES = 12
+
+
+def summary_of_files(paths: Iterable[str | Path]) -> str:
+    """Read the traces at ``paths`` (files, folders or prefixes) and return their summary as text.
+
+    Raises :class:`~forwardpass.errors.TracePathError` where nothing is found.
+    """
+    reader = TraceReader(paths)
+    summary = summarize(reader)
+    return render_summary(summary, reader.report)
+
+
+def render_summary(summary: Summary, report: TraceReport | None = None) -> str:
+    """Return the summary as lines of text; with the files it came from if a ``report`` is given."""
+    if not summary.rows:
+        return "\n".join(["The trace holds no rows.", *_files(report)])
+    parts = [
+        _head(summary),
+        _kinds(summary),
+        _totals(summary),
+        _ranks(summary),
+        _files(report),
+        _notes(summary, report),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _head(summary: Summary) -> list[str]:
+    ranks = len(summary.streams)
+    begin = format_time(summary.first_observed_unix_ms)
+    end = format_time(summary.last_observed_unix_ms)
+    mode = "a sample of the passes" if summary.sampled else "every pass"
+    return [
+        f"{format_count(summary.passes)} passes and {format_count(summary.heartbeats)} heartbeats of "
+        f"{ranks} {'rank' if ranks == 1 else 'ranks'} in {format_seconds(summary.elapsed_seconds)} ({mode})",
+        f"{begin} to {end}",
+    ]
+
+
+def _kinds(summary: Summary) -> list[str]:
+    rows: list[tuple[str, ...]] = [("kind of pass", "passes", "share", "p50", "p90", "p99", "max", "mean")]
+    for kind in summary.kinds:
+        times = (
+            kind.p50_seconds, kind.p90_seconds, kind.p99_seconds, kind.max_seconds, kind.mean_seconds,
+        )  # fmt: skip
+        share = f"{100 * kind.passes / summary.passes:.1f} %"
+        cells = (format_seconds(value) for value in times)
+        rows.append((str(kind.kind), format_count(kind.passes), share, *cells))
+    return _aligned(rows) if len(rows) > 1 else []
+
+
+def _totals(summary: Summary) -> list[str]:
+    prefills = summary.prefill_tokens + summary.cached_tokens
+    cached = (
+        f", {100 * summary.cached_tokens / prefills:.1f} % of prompt tokens read, not computed"
+        if prefills
+        else ""
+    )
+    rate = f"{summary.tokens_per_second:,.0f} tokens/s" if summary.tokens_per_second else "no rate"
+    busy = (
+        f"; {summary.tokens_per_busy_second:,.0f} per busy second" if summary.tokens_per_busy_second else ""
+    )
+    rows = [
+        (
+            "tokens",
+            f"{format_count(summary.prefill_tokens)} prefill, {format_count(summary.decode_tokens)} decode "
+            f"({rate}{busy}){cached}",
+        ),
+        (
+            "queue",
+            f"{summary.queue.mean_requests:.1f} requests waiting on average, {summary.queue.max_requests} "
+            f"at most (with {format_count(summary.queue.max_prefill_tokens)} prompt tokens at most)",
+        ),
+        ("gaps", _gap_words(summary)),
+    ]
+    return [f"{name:<8}{text}" for name, text in rows]
+
+
+def _gap_words(summary: Summary) -> str:
+    words = []
+    if summary.missing:
+        words.append(f"{format_count(summary.missing)} messages missing in {summary.gaps} gaps")
+    elif not summary.sampled:
+        words.append("none between the rows")
+    if summary.sampled_out:
+        words.append(f"{format_count(summary.sampled_out)} messages left out by sampling")
+    if summary.restarts:
+        words.append(f"{summary.restarts} restarts of a counter")
+    if summary.duplicates:
+        words.append(f"{format_count(summary.duplicates)} repeated rows")
+    return ", ".join(words) or "sampled, so nothing can be said"
+
+
+def _ranks(summary: Summary) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("worker", "rank", "passes", "heartbeats", "busy", "prefill", "decode", "missing", "restarts")
+    ]
+    for stream in summary.streams[:_MANY_RANKS]:
+        busy = "" if stream.busy_fraction is None else f"{100 * stream.busy_fraction:.0f} %"
+        missing = "sampled" if stream.gaps.sampled else str(stream.gaps.missing)
+        rows.append(
+            (
+                _printable(stream.worker_id) or "(none)",
+                str(stream.dp_rank),
+                format_count(stream.passes),
+                format_count(stream.heartbeats),
+                busy,
+                format_count(stream.prefill_tokens),
+                format_count(stream.decode_tokens),
+                missing,
+                str(stream.gaps.restarts),
+            )
+        )
+    more = len(summary.streams) - _MANY_RANKS
+    return _aligned(rows) + ([f"and {more} more ranks"] if more > 0 else [])
+
+
+def _files(report: TraceReport | None) -> list[str]:
+    if report is None or not report.files:
+        return []
+    rows: list[tuple[str, ...]] = [("file", "rows", "size", "text", "state")]
+    rows += [_file_row(file) for file in report.files[:_MANY_FILES]]
+    more = len(report.files) - _MANY_FILES
+    tail = [f"and {more} more files"] if more > 0 else []
+    total = f"{len(report.files)} files, {format_bytes(report.size)}"
+    return _aligned(rows) + tail + ([total] if len(report.files) > 1 else [])
+
+
+def _file_row(file: FileReport) -> tuple[str, ...]:
+    state = "intact" if file.intact else f"{sum(file.problem_counts.values())} problems"
+    return (
+        _printable(file.path),
+        format_count(file.rows),
+        format_bytes(file.size),
+        format_bytes(file.text_bytes),
+        state,
+    )
+
+
+def _notes(summary: Summary, report: TraceReport | None) -> list[str]:
+    notes = []
+    if summary.sampled:
+        notes.append("Sampled rows: the percentiles describe the sample; they are not valid as a p99.")
+    elif not summary.missing:
+        notes.append('No gap is not "no loss": what an engine dropped before numbering it leaves none.')
+    if report is not None and not report.intact:
+        notes.append("Some bytes or lines could not be used; `forwardpass trace verify` says which.")
+    return notes
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = zip(row, widths, strict=True)
+        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` without control characters: ids and names come from files anyone may have written."""
+    return "".join(character if character.isprintable() else "?" for character in text)[:200]
+
+
+def format_count(number: int) -> str:
+    """Return an integer with thousands separated."""
+    return f"{number:,}"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """Return a duration with a unit that fits: ``850 us``, ``12.5 ms``, ``3.2 s``, ``2.1 h``."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.1f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} d"
+
+
+def format_bytes(count: float) -> str:
+    """Return a size in decimal units: ``812 B``, ``12.4 kB``, ``268 MB``."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
+
+
+def format_time(unix_ms: int | None) -> str:
+    """Return a moment in UTC to the millisecond, ISO 8601."""
+    if unix_ms is None:
+        return "-"
+    moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{unix_ms % 1000:03d}Z"

@@ -1,0 +1,210 @@
+"""Knows where the gzip members of a file are and which of them can be trusted.
+
+The file is cut into regions that follow each other without a hole. A region is
+
+* an *intact* member: it inflates to its end, and its checksum and length are right;
+* a *torn* member: it inflates without an error, but its bytes simply end, at the end of the file or
+  where the next member begins. A crash or a full disk does that. What was inflated is text that the
+  writer wrote, as far as anyone can know without a checksum;
+* a *corrupt* member: inflating fails, or the checksum or length is wrong. Nothing of it is text: the
+  first wrong byte may stand anywhere in it;
+* zero padding or other bytes that are no member.
+
+After damage the scan goes on at the next gzip header that is real. Three header bytes also occur by
+chance inside compressed data, so a header counts only if the member behind it is intact or begins with
+a row of a trace. A member that is corrupt but would still swallow the bytes of members after it cannot
+hide them: damage always ends at the next real header.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+from forwardpass.trace.file_bytes import FileBytes
+
+__all__ = ["GZIP_MAGIC", "HoldsRow", "Region", "State", "inflate", "next_member", "scan_members"]
+
+GZIP_MAGIC = b"\x1f\x8b\x08"
+"""The two bytes of gzip, and the only compression method there is."""
+
+KEEP_BYTES = 4 << 20
+"""Text of one member that is held in memory. A larger member is inflated twice: to check it, and again
+to hand its text out piece by piece."""
+
+HoldsRow = Callable[[bytes], bool | None]
+"""Says of the beginning of a text whether a row of a trace stands there; ``None`` if it needs more of it."""
+
+_PIECE_BYTES = 1 << 20  # most text inflated in one call
+_READ_BYTES = 1 << 18  # most file bytes fed in one call
+
+
+class State(Enum):
+    """What a region is."""
+
+    INTACT = auto()
+    TORN = auto()
+    CORRUPT = auto()
+    PADDING = auto()
+    GARBAGE = auto()
+
+
+class Region(NamedTuple):
+    """Bytes ``start`` (inclusive) to ``end`` (exclusive)."""
+
+    start: int
+    end: int
+    state: State
+    text_bytes: int = 0
+    """Bytes of text in an intact or torn member."""
+    text: bytes | None = None
+    """The text if it is not too long to keep; else use :func:`inflate`."""
+
+
+class _Outcome(Enum):
+    RUNNING = auto()
+    DONE = auto()  # checksum and length are right
+    RAN_OUT = auto()
+    FAILED = auto()
+
+
+class _Inflation:
+    """The text of one member, piece by piece, and how it came out."""
+
+    __slots__ = ("_file", "_limit", "_start", "end", "outcome")
+
+    def __init__(self, file: FileBytes, start: int, limit: int) -> None:
+        self._file = file
+        self._start = start
+        self._limit = limit
+        self.end = start
+        """Byte after the member, once it is done."""
+        self.outcome = _Outcome.RUNNING
+
+    def __iter__(self) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(wbits=31)
+        position = self._start
+        while position < self._limit:
+            data = self._file.read(position, self._feed(position))
+            if not data:
+                break
+            position += len(data)
+            while True:
+                try:
+                    text = inflater.decompress(data, _PIECE_BYTES)
+                except zlib.error:
+                    self.outcome = _Outcome.FAILED
+                    return
+                if text:
+                    yield text
+                data = inflater.unconsumed_tail
+                if inflater.eof:
+                    self.end = position - len(inflater.unused_data) - len(data)
+                    self.outcome = _Outcome.DONE
+                    return
+                if not data and len(text) < _PIECE_BYTES:
+                    break
+        self.outcome = _Outcome.RAN_OUT
+
+    def _feed(self, position: int) -> int:
+        """Return how many bytes to inflate next: up to the next header, so that nothing of the member
+        behind it is handed over and copied back (a second of a quiet engine is a member of 700 bytes).
+        """
+        stop = min(position + _READ_BYTES, self._limit)
+        header = self._file.find(GZIP_MAGIC, position + (position == self._start), stop)
+        return (stop if header <= position else header) - position
+
+
+class _Probe(NamedTuple):
+    outcome: _Outcome
+    end: int
+    text_bytes: int
+    text: bytes | None
+
+
+def scan_members(file: FileBytes, holds_row: HoldsRow) -> Iterator[Region]:
+    """Yield the regions of ``file``, from its first byte to its last."""
+    start = 0
+    while start < file.size:
+        magic = file.read(start, len(GZIP_MAGIC))
+        member = magic == GZIP_MAGIC[: file.size - start]
+        if member:
+            probe = _probe(file, start, file.size)
+            if probe.outcome is _Outcome.DONE:
+                yield Region(start, probe.end, State.INTACT, probe.text_bytes, probe.text)
+                start = probe.end
+                continue
+        end = next_member(file, start + 1, holds_row)
+        if member:
+            yield _broken_member(file, start, end)
+        else:
+            zeros = _all_zero(file, start, end)
+            yield Region(start, end, State.PADDING if zeros else State.GARBAGE)
+        start = end
+
+
+def inflate(file: FileBytes, region: Region) -> Iterator[bytes]:
+    """Yield the text of an intact or torn member, in pieces of at most 1 MiB."""
+    if region.text is not None:
+        yield region.text
+    else:
+        yield from _Inflation(file, region.start, region.end)
+
+
+def _probe(file: FileBytes, start: int, limit: int) -> _Probe:
+    """Inflate a member to its end, or to ``limit``, to see whether it is sound."""
+    inflation = _Inflation(file, start, limit)
+    kept: list[bytes] = []
+    size = 0
+    for text in inflation:
+        size += len(text)
+        if size <= KEEP_BYTES:
+            kept.append(text)
+        else:
+            kept.clear()
+    text_or_none = b"".join(kept) if size <= KEEP_BYTES else None
+    return _Probe(inflation.outcome, inflation.end, size, text_or_none)
+
+
+def _broken_member(file: FileBytes, start: int, end: int) -> Region:
+    probe = _probe(file, start, end)
+    if probe.outcome is _Outcome.RAN_OUT:
+        return Region(start, end, State.TORN, probe.text_bytes, probe.text)
+    return Region(start, end, State.CORRUPT)
+
+
+def next_member(file: FileBytes, start: int, holds_row: HoldsRow) -> int:
+    """Return where the next real member begins at or after ``start``, or the file's size."""
+    while True:
+        candidate = file.find(GZIP_MAGIC, start, file.size)
+        if candidate < 0:
+            return file.size
+        if _is_member(file, candidate, holds_row):
+            return candidate
+        start = candidate + 1
+
+
+def _is_member(file: FileBytes, start: int, holds_row: HoldsRow) -> bool:
+    inflation = _Inflation(file, start, file.size)
+    beginning = b""
+    answer: bool | None = None
+    for text in inflation:
+        if answer is None:
+            beginning += text
+            answer = holds_row(beginning)
+            if answer:
+                return True
+            if answer is not None:
+                beginning = b""
+    return inflation.outcome is _Outcome.DONE
+
+
+def _all_zero(file: FileBytes, start: int, end: int) -> bool:
+    while start < end:
+        data = file.read(start, min(_READ_BYTES, end - start))
+        if not data or data.count(0) != len(data):
+            return not data
+        start += len(data)
+    return True

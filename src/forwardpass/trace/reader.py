@@ -1,0 +1,90 @@
+"""Knows how to read traces: any files in, rows out, and a report of all that could not be used.
+
+Files are read as streams. Memory is bounded whatever they hold: a row of at most ``MAX_ROW_BYTES``, up to
+4 MiB of text and the rows in it. How damage is handled is written in ``segment_reader.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from forwardpass.errors import TracePathError
+from forwardpass.quiet import QuietLog
+from forwardpass.trace.discover import find_segments
+from forwardpass.trace.file_bytes import FileBytes
+from forwardpass.trace.record import TraceRecord
+from forwardpass.trace.report import FileReport, Problem, ProblemKind, TraceReport
+from forwardpass.trace.segment_reader import SegmentReader
+
+__all__ = ["MAX_ROW_BYTES", "TraceReader", "TraceReport", "find_segments", "read_trace"]
+
+logger = logging.getLogger(__name__)
+
+MAX_ROW_BYTES = 16 << 20
+"""Longest row that is read; a usual one has 700 bytes."""
+
+_warnings = QuietLog(logger)
+
+
+def read_trace(
+    paths: str | Path | Iterable[str | Path], *, on_problem: Callable[[Problem], None] | None = None
+) -> Iterator[TraceRecord]:
+    """Yield the rows of the traces at ``paths`` (files, folders or prefixes; see :func:`find_segments`).
+
+    ``on_problem`` is called for everything that could not be used; without it, problems are logged, the
+    first of each kind and file and then a total each minute. Raises :class:`TracePathError` for a path
+    that stands for nothing or cannot be read, before the first row.
+    """
+    reader = TraceReader(paths, on_problem=on_problem or _log)
+    return iter(reader)
+
+
+class TraceReader:
+    """Reads traces once; ``report`` says what was in the files.
+
+    Iterate over it for rows, or over :meth:`batches` for lists of rows (faster).
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        on_problem: Callable[[Problem], None] | None = None,
+        max_row_bytes: int = MAX_ROW_BYTES,
+    ) -> None:
+        self.files = find_segments(paths)
+        self.report = TraceReport()
+        self._on_problem = on_problem or _ignore
+        self._max_row_bytes = max_row_bytes
+
+    def __iter__(self) -> Iterator[TraceRecord]:
+        for batch in self.batches():
+            yield from batch
+
+    def batches(self) -> Iterator[list[TraceRecord]]:
+        """Yield the rows in lists, file by file; no list is empty."""
+        for path in self.files:
+            report = FileReport(str(path))
+            self.report.files.append(report)
+            try:
+                file = FileBytes(path)
+            except TracePathError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                problem = Problem(str(path), ProblemKind.UNREADABLE, "the file went away")
+                report.add_problem(problem)
+                self._on_problem(problem)
+                continue
+            with file:
+                reader = SegmentReader(file, report, self._on_problem, self._max_row_bytes)
+                yield from filter(None, reader.batches())
+
+
+def _ignore(problem: Problem) -> None:
+    """Leave the problem to the report."""
+
+
+def _log(problem: Problem) -> None:
+    _warnings.warning((problem.path, problem.kind), str(problem))

@@ -1,0 +1,176 @@
+"""Knows how one file becomes rows and a report of what could not be used.
+
+The rule for damage is that a wrong row is never made up:
+
+* rows of intact gzip members and lines of plain files are returned if they decode;
+* of a torn member (its bytes simply end) the whole lines that decode are returned too, and counted as
+  ``unverified_rows``, because the checksum that would prove them is missing;
+* of a corrupt member nothing is returned: where the damage begins cannot be known;
+* a line that does not decode is reported by number and skipped.
+
+A line may span two members if both are intact (any gzip writer may cut there; ours does not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from forwardpass.trace.file_bytes import FileBytes
+from forwardpass.trace.line_assembler import LineAssembler, OversizedLine
+from forwardpass.trace.member_scan import GZIP_MAGIC, Region, State, inflate, next_member, scan_members
+from forwardpass.trace.record import TraceRecord, decode_lines, fault_of
+from forwardpass.trace.report import FileFormat, FileReport, Problem, ProblemKind
+
+__all__ = ["SegmentReader"]
+
+_READ_BYTES = 1 << 20
+_LOOK_BYTES = 4096
+
+_DAMAGE = {
+    State.CORRUPT: (ProblemKind.CORRUPT_MEMBER, "a gzip member is corrupt; its rows are not used"),
+    State.PADDING: (ProblemKind.ZERO_PADDING, "zero bytes where a gzip member should begin"),
+    State.GARBAGE: (ProblemKind.GARBAGE, "bytes that are no gzip member"),
+}
+
+
+class SegmentReader:
+    """Reads one opened file. ``report`` is complete when :meth:`batches` is exhausted."""
+
+    def __init__(
+        self, file: FileBytes, report: FileReport, on_problem: Callable[[Problem], None], max_row_bytes: int
+    ) -> None:
+        self._file = file
+        self.report = report
+        self._on_problem = on_problem
+        self._max_row_bytes = max_row_bytes
+        self._lines = LineAssembler(max_row_bytes)
+        self._line_number = 1  # of the next line
+        self._line_start = 0  # its offset in a plain file
+        report.size = file.size
+
+    def batches(self) -> Iterator[list[TraceRecord]]:
+        """Yield the file's rows in order, some thousand at a time at most."""
+        self.report.format = self._format()
+        if self.report.format is FileFormat.GZIP:
+            yield from self._gzip_batches()
+        elif self.report.format is FileFormat.JSONL:
+            yield from self._plain_batches()
+        self.report.size = self._file.size
+
+    def _format(self) -> FileFormat:
+        head = self._file.read(0, _LOOK_BYTES)
+        if not head:
+            return FileFormat.EMPTY
+        if head.startswith(GZIP_MAGIC[: min(2, len(head))]) or b"\0" in head:
+            return FileFormat.GZIP
+        if head.lstrip()[:1] == b"{" or next_member(self._file, 0, self._holds_row) == self._file.size:
+            return FileFormat.JSONL
+        return FileFormat.GZIP  # something else, and then a real member
+
+    def _holds_row(self, text: bytes) -> bool | None:
+        line, newline, _ = text.partition(b"\n")
+        if newline:
+            return decode_lines([line]) is not None
+        return None if len(text) <= self._max_row_bytes else False
+
+    def _gzip_batches(self) -> Iterator[list[TraceRecord]]:
+        for region in scan_members(self._file, self._holds_row):
+            if region.state is State.INTACT:
+                self.report.members += 1
+                self.report.text_bytes += region.text_bytes
+                self.report.add_range(region.start, region.end)
+                for text in inflate(self._file, region):
+                    yield self._records(self._lines.feed(text))
+                continue
+            yield self._unfinished_line()
+            if region.state is State.TORN:
+                yield from self._torn_batches(region)
+            else:
+                kind, reason = _DAMAGE[region.state]
+                self._damage(kind, reason, region)
+        yield self._unfinished_line()
+
+    def _torn_batches(self, region: Region) -> Iterator[list[TraceRecord]]:
+        rows = 0
+        for text in inflate(self._file, region):
+            records = self._records(self._lines.feed(text))
+            rows += len(records)
+            yield records
+        if self._lines.finish() is not None:
+            self._line_number += 1
+        self.report.unverified_rows += rows
+        reason = f"a gzip member is torn; {rows} whole rows before the tear are used, unverified"
+        self._damage(ProblemKind.TORN_MEMBER, reason, region)
+
+    def _plain_batches(self) -> Iterator[list[TraceRecord]]:
+        position = 0
+        while text := self._file.read(position, _READ_BYTES):
+            position += len(text)
+            self.report.text_bytes += len(text)
+            yield self._records(self._lines.feed(text))
+        yield self._unfinished_line()
+        self.report.add_range(self.report.covered_bytes, self._file.size)
+
+    def _records(self, lines: list[bytes]) -> list[TraceRecord]:
+        records = decode_lines(lines)
+        if records is None:
+            return self._usable_records(lines)
+        self.report.rows += len(records)
+        self._line_number += len(lines)
+        if self.report.format is FileFormat.JSONL:
+            self._line_start += sum(map(len, lines)) + len(lines)
+        return records
+
+    def _usable_records(self, lines: list[bytes]) -> list[TraceRecord]:
+        """Return the records among ``lines`` and report the lines that are none. Blank lines are nothing."""
+        records: list[TraceRecord] = []
+        for line in lines:
+            size = line.size if isinstance(line, OversizedLine) else len(line)
+            if size and not line.isspace():
+                found = decode_lines([line])
+                if found:
+                    records += found
+                else:
+                    self._bad_line(line, size)
+            self._line_number += 1
+            self._line_start += size + 1
+        self.report.rows += len(records)
+        return records
+
+    def _unfinished_line(self) -> list[TraceRecord]:
+        """Return the record in the line that nothing ended: whole JSON is a whole row."""
+        line = self._lines.finish()
+        if line is None or line.isspace():
+            return []
+        records = decode_lines([line])
+        if records is None:
+            size = line.size if isinstance(line, OversizedLine) else len(line)
+            self._bad_line(line, size, torn=True)
+        self._line_number += 1
+        self.report.rows += len(records or ())
+        return records or []
+
+    def _bad_line(self, line: bytes, size: int, *, torn: bool = False) -> None:
+        if isinstance(line, OversizedLine):
+            kind = ProblemKind.OVERSIZED_ROW
+            reason = f"a line of {size} bytes; this reader takes up to {self._max_row_bytes}"
+        else:
+            fault, reason = fault_of(line)
+            kind = ProblemKind(fault)
+            if torn and kind is ProblemKind.BAD_JSON:
+                kind, reason = ProblemKind.TORN_ROW, f"the row's end is missing after {size} bytes"
+        start = end = None
+        if self.report.format is FileFormat.JSONL:
+            start = self._line_start
+            end = min(start + size + 1, self._file.size)
+            self.report.add_range(self.report.covered_bytes, start)
+            self.report.add_range(start, end, kind)
+        self._report(Problem(self._file.path, kind, reason, start, end, self._line_number))
+
+    def _damage(self, kind: ProblemKind, reason: str, region: Region) -> None:
+        self.report.add_range(region.start, region.end, kind)
+        self._report(Problem(self._file.path, kind, reason, region.start, region.end))
+
+    def _report(self, problem: Problem) -> None:
+        self.report.add_problem(problem)
+        self._on_problem(problem)
