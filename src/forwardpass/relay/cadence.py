@@ -1,4 +1,4 @@
-"""Knows how often streams are drained, when a stopping stream is done, and how long to wait after a failure.
+"""Knows the timing of a relay: how often and how much to drain, when a stop is done, when to retry.
 
 Draining on a tick instead of waking for every message costs a message that comes alone nothing and one
 among many much less, but its observed time is the drain's: late by at most one tick (5 to 20 ms) plus
@@ -7,7 +7,15 @@ what the event loop is busy with.
 
 from __future__ import annotations
 
-__all__ = ["MAX_TICK_SECONDS", "MIN_TICK_SECONDS", "Backoff", "is_drained", "next_tick"]
+__all__ = [
+    "MAX_TICK_SECONDS",
+    "MIN_TICK_SECONDS",
+    "RECEIVE_LIMIT",
+    "Backoff",
+    "Pace",
+    "is_drained",
+    "next_tick",
+]
 
 MIN_TICK_SECONDS = 0.005
 MAX_TICK_SECONDS = 0.020
@@ -15,6 +23,11 @@ BUSY_MESSAGES = 256
 """More than this in one tick: drain more often, so that batches stay short."""
 CALM_MESSAGES = 64
 """Fewer than this in one tick: drain less often, so that a wake-up is worth it."""
+
+RECEIVE_LIMIT = 1024
+"""Most messages taken from one stream before the next one has its turn."""
+HOLD_SECONDS = 1.0
+"""Longest time that a backlog is held back for the trace. What the plane gets late is late by no more."""
 
 QUIET_SECONDS = 0.1
 """A stream without a message for so long after the stop has nothing more under way on this machine."""
@@ -41,6 +54,36 @@ def is_drained(now: float, stop_asked: float, last_message: float) -> bool:
     """
     quiet_for = now - max(stop_asked, last_message)
     return quiet_for >= QUIET_SECONDS or now - stop_asked >= LIVE_SECONDS
+
+
+class Pace:
+    """How much to take of a backlog at once, so that it does not overrun the trace's queue.
+
+    A backlog (the loop was busy, or the reader stalled) waits safely in the sockets. It is taken as fast
+    as the trace has room, but only for so long: a trace that is stuck must not hold the plane back.
+    """
+
+    __slots__ = ("_held_since",)
+
+    def __init__(self) -> None:
+        self._held_since: float | None = None
+
+    def limit(self, now: float, room: int | None, streams: int) -> int:
+        """Return how many messages each of ``streams`` may be drained of at monotonic ``now``.
+
+        ``room`` is what the trace's queue can take; ``None`` without a trace.
+        """
+        if room is None or room >= RECEIVE_LIMIT * streams:
+            return RECEIVE_LIMIT
+        if self._held_since is None:
+            self._held_since = now
+        if now - self._held_since >= HOLD_SECONDS:
+            return RECEIVE_LIMIT
+        return room // max(1, streams)
+
+    def emptied(self) -> None:
+        """Take note that nothing waits any more: the next backlog may be held back again."""
+        self._held_since = None
 
 
 class Backoff:

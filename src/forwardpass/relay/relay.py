@@ -8,7 +8,7 @@ a task of its own. Neither can delay or fail the other, or the receiving.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -79,8 +79,12 @@ class FrameSource(Protocol):
 class TraceOffer(Protocol):
     """What a relay needs of the trace; never blocks, never raises."""
 
-    def offer_many(self, payloads: list[bytes], observed_unix_ms: int | None = None) -> int:
+    def offer_many(self, payloads: Sequence[bytes], observed_unix_ms: int | None = None) -> int:
         """Offer payloads observed at one time; returns how many were accepted."""
+        ...
+
+    def room(self) -> int:
+        """Return how many payloads can be offered now without one being dropped for another."""
         ...
 
 

@@ -16,7 +16,14 @@ from forwardpass.errors import ForwardPassError
 from forwardpass.plane.base import PlaneContext, PlanePublisher
 from forwardpass.plane.urls import find_plane
 from forwardpass.quiet import QuietLog
-from forwardpass.relay.cadence import MAX_TICK_SECONDS, MIN_TICK_SECONDS, is_drained, next_tick
+from forwardpass.relay.cadence import (
+    MAX_TICK_SECONDS,
+    MIN_TICK_SECONDS,
+    RECEIVE_LIMIT,
+    Pace,
+    is_drained,
+    next_tick,
+)
 from forwardpass.relay.outbox import OUTBOX_CAPACITY, Outbox
 from forwardpass.relay.relay import FrameSource, PayloadHook, Relay, RelayStats, TraceOffer
 from forwardpass.relay.targets import RelayTarget
@@ -26,9 +33,6 @@ from forwardpass.wire.keys import Endpoint
 __all__ = ["RelayGroup", "RelayTarget"]
 
 logger = logging.getLogger(__name__)
-
-RECEIVE_LIMIT = 1024
-"""Messages taken from one stream before the next one has its turn."""
 
 
 class RelayGroup:
@@ -61,6 +65,7 @@ class RelayGroup:
         self._open_source = open_source
         self._outbox_capacity = outbox_capacity
         self._warnings = QuietLog(logger, self._clock)
+        self._pace = Pace()
         self._relays: list[Relay] = []
         self._outboxes: list[Outbox] = []
         self._loop_task: asyncio.Task[None] | None = None
@@ -128,12 +133,24 @@ class RelayGroup:
         try:
             while self._stop_asked is None:
                 now = self._clock.monotonic()
-                most = max((relay.turn(now, RECEIVE_LIMIT) for relay in self._relays), default=0)
+                limit = self._limit(now, len(self._relays))
+                most = max((relay.turn(now, limit) for relay in self._relays), default=0)
                 tick = next_tick(tick, most)
-                await asyncio.sleep(0 if most >= RECEIVE_LIMIT else tick)
+                await self._nap(most, limit, tick)
             await self._drain(self._stop_asked)
         finally:
             self._close_sources()
+
+    async def _nap(self, most: int, limit: int, tick: float) -> None:
+        if most < limit:  # nothing waits any more
+            self._pace.emptied()
+            await asyncio.sleep(tick)
+        else:
+            await asyncio.sleep(0 if limit >= RECEIVE_LIMIT else MIN_TICK_SECONDS)
+
+    def _limit(self, now: float, streams: int) -> int:
+        room = self._trace.room() if self._trace is not None else None
+        return self._pace.limit(now, room, streams)
 
     async def _drain(self, asked: float) -> None:
         last_message = dict.fromkeys(self._relays, asked)
@@ -142,13 +159,15 @@ class RelayGroup:
             if now >= self._deadline:
                 logger.warning("stopped before %d streams were drained", len(last_message))
                 return
+            limit, most = self._limit(now, len(last_message)), 0
             for relay in tuple(last_message):
-                received = relay.turn(now, RECEIVE_LIMIT)
+                received = relay.turn(now, limit)
+                most = max(most, received)
                 if received:
                     last_message[relay] = now
-                if received < RECEIVE_LIMIT and is_drained(now, asked, last_message[relay]):
+                if received < limit and is_drained(now, asked, last_message[relay]):
                     del last_message[relay]
-            await asyncio.sleep(MIN_TICK_SECONDS)
+            await self._nap(most, limit, MIN_TICK_SECONDS)
 
     async def _stop(self, drain_seconds: float) -> None:
         self._stop_asked = self._clock.monotonic()
