@@ -207,7 +207,7 @@ def test_a_task_may_ask_to_be_called_earlier(wanted: float, expected: float) -> 
 
 
 def test_an_internal_error_costs_only_what_was_not_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """What take() counted before it raised keeps its fate, the rest is internal_error; the next batch is fine."""
+    """What take() counted keeps its fate, the rest is internal_error, and later items are fine."""
     with parked() as (pump, task, clock):
         for item in range(5):
             pump.offer(item)
