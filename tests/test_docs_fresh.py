@@ -1,0 +1,68 @@
+"""The generated pages are what the code says now, and the specification's clauses hang together."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+
+
+def generator() -> ModuleType:
+    """Import the script that writes the pages."""
+    path = ROOT / "scripts" / "generate_docs.py"
+    spec = importlib.util.spec_from_file_location("generate_docs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_fresh() -> None:
+    """Each page under docs/reference is what ``make docs`` would write now, and there is no other."""
+    pages = generator().pages()
+    found = {
+        path.relative_to(REFERENCE).as_posix(): path.read_text(encoding="utf-8")
+        for path in REFERENCE.rglob("*")
+        if path.is_file()
+    }
+
+    assert sorted(found) == sorted(pages)
+    stale = [name for name, text in pages.items() if found[name] != text]
+    assert not stale, "run make docs"
+
+
+def test_clauses_are_numbered_once() -> None:
+    """No two clauses have one number, and those of a page stand in order."""
+    ids = generator().clause_ids()
+
+    assert len(set(ids)) == len(ids)
+    assert ids == sorted(ids, key=lambda name: (name.startswith("TRACE"), name))
+
+
+def test_tests_name_clauses_that_exist() -> None:
+    """A clause that a test names stands in a specification."""
+    module = generator()
+
+    assert set(module.named_clauses()) <= set(module.clause_ids())
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """Each relative link of a page leads to a file or folder that exists."""
+    broken = [
+        target
+        for target in LINK.findall(page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+
+    assert not broken
