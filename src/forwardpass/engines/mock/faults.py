@@ -62,7 +62,7 @@ FAULTS: dict[FaultKind, FaultSpec] = {
     FaultKind.DUPLICATE_PUBLISHER: FaultSpec(
         "send everything a second time, as the same rank, from port VALUE", None, 1024, 65535, True
     ),
-    FaultKind.GARBAGE: FaultSpec("send VALUE messages that are not valid", 8.0, 1, 1e6, True),
+    FaultKind.GARBAGE: FaultSpec("send VALUE messages that are not valid", 9.0, 1, 1e6, True),
 }
 
 

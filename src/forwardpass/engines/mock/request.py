@@ -29,7 +29,7 @@ class Request:
     """
 
     __slots__ = (
-        "blocks", "computed", "goal", "known", "output_tokens", "pending", "preemptions", "prefix_id",
+        "blocks", "computed", "goal", "known", "lost", "output_tokens", "pending", "prefix_id",
         "prefix_tokens", "prompt_tokens", "status", "uid",
     )  # fmt: skip
 
@@ -51,7 +51,8 @@ class Request:
         self.goal = prompt_tokens
         """End of the prefill: the prompt, or all tokens known on resumption."""
         self.blocks: list[int] = []
-        self.preemptions = 0
+        self.lost = 0
+        """What ``computed`` was when it was preempted last; 0 if it never was."""
 
     @property
     def final_tokens(self) -> int:

@@ -22,7 +22,7 @@ __all__ = ["Scheduler", "Totals"]
 class Totals(Struct):
     """What a rank did since its start.
 
-    Every position that was ever needed is covered once, and again after each preemption::
+    Every position that was ever needed is covered once, and again on each resumption::
 
         prefill_tokens + cached_tokens + decode_tokens = needed positions + recomputed_tokens
     """
@@ -39,7 +39,7 @@ class Totals(Struct):
     output_tokens: int = 0
     """Tokens that arrived."""
     recomputed_tokens: int = 0
-    """Computed tokens that preemptions threw away."""
+    """Tokens that a preemption threw away and that were needed again on resumption."""
 
 
 class Scheduler:
@@ -129,6 +129,7 @@ class Scheduler:
             request.status = Status.RUNNING
             self.running.append(request)
             self.totals.cached_tokens += cached
+            self.totals.recomputed_tokens += request.lost
             self._add(step, request, tokens)
             budget -= tokens
 
@@ -149,9 +150,7 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         self.kv.release(request.blocks)
         self.totals.preemptions += 1
-        self.totals.recomputed_tokens += request.computed
-        request.blocks, request.computed = [], 0
-        request.preemptions += 1
+        request.blocks, request.lost, request.computed = [], request.computed, 0
         request.status = Status.PREEMPTED
         self.waiting.put_back(request)
 
