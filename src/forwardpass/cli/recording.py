@@ -127,6 +127,11 @@ class Recording:
         return self._handle is not None
 
     @property
+    def has_plane(self) -> bool:
+        """Whether an event plane was named."""
+        return self._relay.plane_url is not None
+
+    @property
     def elapsed_seconds(self) -> float:
         """Return how long the recording has run."""
         return self._clock.monotonic() - self._began

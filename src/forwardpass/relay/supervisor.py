@@ -157,7 +157,8 @@ class RelayGroup:
         while last_message:
             now = self._clock.monotonic()
             if now >= self._deadline:
-                logger.warning("stopped before %d streams were drained", len(last_message))
+                if self._deadline > asked:
+                    logger.warning("stopped before %d streams were drained", len(last_message))
                 return
             limit, most = self._limit(now, len(last_message)), 0
             for relay in tuple(last_message):

@@ -16,7 +16,13 @@ from forwardpass.errors import MalformedPayload, UnsupportedVersion
 from forwardpass.wire.codec import BYTES_ERRORS, malformed, refusal
 from forwardpass.wire.schema import FPM_VERSION
 
-__all__ = ["CanonicalMetrics", "CanonicalQueued", "CanonicalScheduled", "validate_payload"]
+__all__ = [
+    "CanonicalMetrics",
+    "CanonicalQueued",
+    "CanonicalScheduled",
+    "require_json",
+    "validate_payload",
+]
 
 Count = Annotated[int, Meta(ge=0)]
 Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -92,6 +98,11 @@ def validate_payload(data: bytes) -> dict[str, Any]:
     for name, known in _KNOWN:
         _check_unknown(document[name], known, f"$.{name}")
     return document
+
+
+def require_json(value: Any) -> None:
+    """Raise :class:`MalformedPayload` unless JSON has a form for ``value`` that reads back the same."""
+    _require_json(value, "$", MAX_DEPTH)
 
 
 def _check_unknown(fields: dict[Any, Any], known: frozenset[str], path: str) -> None:

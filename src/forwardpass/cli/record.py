@@ -1,0 +1,185 @@
+"""Knows the command that records the streams of engines that run already."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from forwardpass.cli.live_status import LiveStatus
+from forwardpass.cli.logs import log_to_stderr
+from forwardpass.cli.main import Exit
+from forwardpass.cli.output import say, write_json
+from forwardpass.cli.recording import Recording, RecordingResult, draw_id, plane_words, stop_on_signals
+from forwardpass.cli.stream_options import checked_flags, choose_targets
+from forwardpass.cli.summary_view import format_bytes, summary_of_files
+from forwardpass.config import variables as v
+from forwardpass.config.settings import CaptureMode, RelaySettings, Sources, TraceSettings
+from forwardpass.counters import DropReason
+from forwardpass.trace.policy import TraceDecision
+
+__all__ = ["exit_code", "record", "record_sources"]
+
+SUMMARY_BYTES = 200_000_000
+"""Uncompressed trace up to which the closing summary reads the files again (about two seconds)."""
+
+_FLAGS = {
+    "output": ("--output", v.OUTPUT_PATH),
+    "mode": ("--mode", v.MODE),
+    "sample_interval_ms": ("--sample-interval-ms", v.SAMPLE_INTERVAL_MS),
+    "roll_bytes": ("--roll-bytes", v.ROLL_BYTES),
+    "max_segments": ("--max-segments", v.MAX_SEGMENTS),
+    "fsync": ("--fsync", v.FSYNC),
+    "producer_id": ("--producer-id", v.PRODUCER_ID),
+    "endpoint": ("--endpoint", v.ENDPOINT),
+    "plane": ("--plane", v.PLANE),
+}
+_HARMLESS = {DropReason.MALFORMED.value}
+"""Drops that are no loss of a row: what was refused was no forward pass."""
+
+
+def _setting_options(command: Any) -> Any:
+    """Add one option per entry of ``_FLAGS``, all of them texts that the table of variables checks."""
+    for name, (flag, variable) in reversed(_FLAGS.items()):
+        help_text = f"{variable.meaning} [{variable.name}]"
+        command = click.option(flag, name, metavar=_METAVARS.get(name, "TEXT"), help=help_text)(command)
+    return command
+
+
+_METAVARS = {
+    "output": "PREFIX",
+    "mode": "full|sampled",
+    "sample_interval_ms": "MS",
+    "roll_bytes": "BYTES",
+    "max_segments": "N",
+    "fsync": "never|segment|flush",
+    "producer_id": "ID",
+    "endpoint": "NS.COMPONENT.NAME",
+    "plane": "URL",
+}
+
+
+@click.command()
+@click.argument("urls", nargs=-1, metavar="[URL]...")
+@click.option("--ranks", type=click.IntRange(1, 4096), help="Ranks to record, from the base port or URL on.")
+@_setting_options
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop by itself after so long.")
+@click.option("--json", "as_json", is_flag=True, help="What was recorded as JSON instead of a summary.")
+@click.option("--quiet", is_flag=True, help="No words while it runs.")
+def record(
+    urls: tuple[str, ...],
+    ranks: int | None,
+    seconds: float | None,
+    as_json: bool,
+    quiet: bool,
+    **texts: str | None,
+) -> int:
+    """Record the forward passes of engines that run already.
+
+    Without a URL it records this machine's engine: one rank (or --ranks) from the base port on,
+    DYN_FORWARDPASS_METRIC_PORT or 20380. It may be started before the engine, and goes on when the
+    engine comes back. Ctrl-C or SIGTERM stops it without losing what was received; a second one kills it.
+
+    Every pass is recorded (mode full) unless --mode or DYN_FPM_MODE says otherwise.
+
+    Exit code 1 if nothing arrived, 2 for a setting that is not accepted, 3 if nothing can be written
+    there, 4 if rows were lost on their way to the disk.
+
+    \b
+    Examples:
+      forwardpass record --ranks 2 --output /var/tmp/run1
+      forwardpass record tcp://10.0.0.7:20380 --seconds 60 --json
+      forwardpass record ipc:///tmp/fpm --ranks 4 --mode sampled
+    """
+    sources = record_sources(texts)
+    targets = choose_targets(urls, ranks, sources)
+    relay = RelaySettings.load(sources)
+    recording = Recording(
+        targets,
+        trace=TraceDecision(True, TraceSettings.load(sources)),
+        relay=relay,
+        drawn_id=draw_id(),
+        sources=sources,
+    )
+    log_to_stderr(logging.WARNING)
+    if not quiet:
+        say(f"recording {', '.join(target.url for target in targets)} as producer {recording.producer_id}")
+        say(f"{plane_words(relay)}; Ctrl-C stops")
+    return asyncio.run(_run(recording, seconds, as_json=as_json, quiet=quiet))
+
+
+def record_sources(texts: Mapping[str, str | None], env: Mapping[str, str] | None = None) -> Sources:
+    """Return where settings come from: the flags, then the environment, then ``record``'s own default.
+
+    That default is the mode: an explicit command to record means every pass.
+    """
+    flags = checked_flags((flag, variable, texts.get(name)) for name, (flag, variable) in _FLAGS.items())
+    sources = Sources(env, flags)
+    if sources.resolve(v.MODE).source == "default":
+        sources = Sources(env, {**flags, v.MODE.name: CaptureMode.FULL.value})
+    return sources
+
+
+async def _run(recording: Recording, seconds: float | None, *, as_json: bool, quiet: bool) -> int:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        await recording.start()
+        useless = not recording.tracing and not recording.has_plane
+        if not useless:
+            await LiveStatus(recording, quiet=quiet).follow(stop, seconds)
+        result = await recording.finish()
+    if useless:
+        return Exit.INPUT  # the log has said what is wrong with the path
+    _report(result, as_json=as_json, quiet=quiet)
+    return exit_code(result)
+
+
+def exit_code(result: RecordingResult) -> Exit:
+    """Return how a recording ended: nothing arrived, rows were lost, or all is well."""
+    if not result.received:
+        return Exit.FINDING
+    lost = 0
+    if result.trace is not None:
+        lost = sum(count for reason, count in result.trace.dropped.items() if reason not in _HARMLESS)
+    return Exit.PARTIAL if lost else Exit.DONE
+
+
+def _report(result: RecordingResult, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        write_json(result)
+    elif result.trace is not None and result.files:
+        _report_files(result)
+    if not result.received:
+        say("nothing arrived; `forwardpass doctor` finds out why")
+    elif not quiet:
+        for line in _losses(result):
+            say(line)
+
+
+def _report_files(result: RecordingResult) -> None:
+    trace = result.trace
+    if trace is not None and trace.uncompressed_bytes <= SUMMARY_BYTES:
+        click.echo(summary_of_files(result.files))
+    elif trace is not None:
+        size = format_bytes(trace.compressed_bytes)
+        click.echo(f"{trace.written:,} rows, {size}, in {len(result.files)} files:")
+        click.echo("\n".join(result.files))
+    prefix = result.files[0].rpartition(".jsonl")[0].rpartition(".")[0]
+    say(f"look further: forwardpass trace stats {prefix}, forwardpass trace cat {prefix}")
+
+
+def _losses(result: RecordingResult) -> list[str]:
+    """Return one line for every kind of loss that the summary of the files cannot know."""
+    lines = []
+    bad = sum(relay.bad_frames for relay in result.relays)
+    if bad:
+        lines.append(f"{bad:,} messages were skipped: their frames were not those of the raw stream")
+    if result.trace is not None:
+        lines += [f"{count:,} payloads not recorded: {why}" for why, count in result.trace.dropped.items()]
+    for relay in result.relays:
+        dropped = relay.plane.dropped if relay.plane is not None else {}
+        lines += [f"{count:,} payloads of {relay.url} not published: {why}" for why, count in dropped.items()]
+    return lines

@@ -1,0 +1,27 @@
+"""Knows how to show text that strangers wrote without letting it drive the terminal.
+
+Worker ids and unknown fields come from the network. Escape sequences, control characters and invisible
+direction marks in them are shown, not sent.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["json_for_terminal", "printable"]
+
+_HIDDEN_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""What JSON leaves as it is and a terminal may obey: DEL, the C1 controls, separators, direction marks."""
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Return at most ``limit`` characters of ``text``, with ``?`` for each that has no visible form."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
+
+
+def json_for_terminal(document: str) -> str:
+    r"""Return the same JSON document with invisible characters as ``\uXXXX``.
+
+    The result reads back to the same value, because such characters occur in strings only.
+    """
+    return _HIDDEN_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
