@@ -34,8 +34,17 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-BYTES_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
-"""Everything that decoding arbitrary bytes may raise; nesting too deep is a RecursionError."""
+BYTES_ERRORS = (
+    msgspec.MsgspecError,
+    UnicodeDecodeError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+)
+"""Everything that decoding arbitrary bytes may raise. Nesting too deep is a RecursionError; msgspec before
+0.22 raises TypeError for a map that is the key of another.
+"""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ForwardPassMetrics)
