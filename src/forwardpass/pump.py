@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -169,6 +170,15 @@ class Pump(Generic[T]):
             return False
         queue.append(item)
         return True
+
+    def offer_many(self, items: Sequence[T]) -> int:
+        """Queue ``items`` in order, as :meth:`offer` would one by one; return how many were accepted."""
+        queue = self._queue
+        if self._state is not _State.OPEN or len(queue) + len(items) > self._capacity:
+            return sum(map(self.offer, items))
+        self.counters.offered += len(items)
+        queue.extend(items)
+        return len(items)
 
     def _reopen(self) -> bool:
         state = self._state

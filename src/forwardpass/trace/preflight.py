@@ -1,0 +1,52 @@
+"""Knows how to prove, before anything is recorded, that trace files can be written where they should go."""
+
+from __future__ import annotations
+
+import os
+
+from forwardpass.errors import TracePathError
+
+__all__ = ["prove_writable"]
+
+_PROBE_BYTES = b"forwardpass write probe\n"
+_PROBE_ATTEMPTS = 100
+_PROBE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def prove_writable(prefix: str) -> None:
+    """Create the folder of ``prefix`` and write, sync and remove a probe file in it.
+
+    The probe is ``.<file prefix>.write-probe-<pid>-<n>``; a name that is taken (a crash may have left it
+    behind, and process ids repeat in containers) is passed over. Raises
+    :class:`~forwardpass.errors.TracePathError`.
+    """
+    directory, name = os.path.split(prefix)
+    try:
+        if directory:
+            os.makedirs(directory, exist_ok=True)
+        path, descriptor = _create_probe(os.path.join(directory, f".{name}.write-probe-{os.getpid()}"))
+        try:
+            _fill(descriptor)
+        finally:
+            os.unlink(path)
+    except OSError as error:
+        raise TracePathError(prefix, f"trace files cannot be written here: {error}") from error
+
+
+def _create_probe(stem: str) -> tuple[str, int]:
+    for number in range(_PROBE_ATTEMPTS - 1):
+        try:
+            return f"{stem}-{number}", os.open(f"{stem}-{number}", _PROBE_FLAGS, 0o600)
+        except FileExistsError:
+            continue
+    last = f"{stem}-{_PROBE_ATTEMPTS - 1}"
+    return last, os.open(last, _PROBE_FLAGS, 0o600)
+
+
+def _fill(descriptor: int) -> None:
+    try:
+        if os.write(descriptor, _PROBE_BYTES) != len(_PROBE_BYTES):
+            raise OSError("only a part of the probe was written")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,106 @@
+"""Knows how segments are named, numbered, rolled and pruned. It opens no file.
+
+A segment is ``<prefix>.<producer>.<index>.jsonl.gz`` with the index in at least six digits. Anything
+that does not reproduce its own name exactly is somebody else's file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from forwardpass.wire.keys import sanitize_producer_id
+
+__all__ = ["Entry", "Fill", "SegmentNames", "prunable"]
+
+_SUFFIX = ".jsonl.gz"
+_INDEX_DIGITS = 6
+_MAX_INDEX = 2**64 - 1
+
+
+class Entry(Struct, frozen=True):
+    """One entry of the trace folder."""
+
+    name: str
+    regular: bool
+    """A regular file, not a directory, symlink or device."""
+
+
+class SegmentNames(Struct, frozen=True):
+    """The names that the segments of one producer have."""
+
+    prefix: str
+    """Path without suffixes, as the settings give it."""
+    producer: str
+    """The producer id, already fit for a file name."""
+
+    @classmethod
+    def of(cls, prefix: str, producer_id: str) -> SegmentNames:
+        """Return the names for a producer id as it appears in rows."""
+        return cls(prefix, sanitize_producer_id(producer_id))
+
+    @property
+    def directory(self) -> str:
+        """The folder the segments are in."""
+        return os.path.dirname(self.prefix) or "."
+
+    def path(self, index: int) -> str:
+        """Return the path of segment ``index``."""
+        return os.path.join(self.directory, self._name(index))
+
+    def index_of(self, name: str) -> int | None:
+        """Return the index of the segment called ``name`` (no folder), or ``None`` if it is none of ours."""
+        stem = self._stem()
+        if not (name.startswith(stem) and name.endswith(_SUFFIX)):
+            return None
+        digits = name[len(stem) : -len(_SUFFIX)]
+        if not (digits.isascii() and digits.isdigit()):
+            return None
+        index = int(digits)
+        return index if index <= _MAX_INDEX and self._name(index) == name else None
+
+    def next_index(self, names: Iterable[str]) -> int:
+        """Return the index after the highest among ``names``, whatever kind of entry has it; 0 for none."""
+        return max((index + 1 for name in names if (index := self.index_of(name)) is not None), default=0)
+
+    def _stem(self) -> str:
+        return f"{os.path.basename(self.prefix)}.{self.producer}."
+
+    def _name(self, index: int) -> str:
+        return f"{self._stem()}{index:0{_INDEX_DIGITS}d}{_SUFFIX}"
+
+
+class Fill:
+    """What the current segment holds: rows, and their uncompressed bytes with the newline."""
+
+    __slots__ = ("bytes", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, rows: int, row_bytes: int) -> None:
+        """Count rows in, or out again with negative numbers."""
+        self.rows += rows
+        self.bytes += row_bytes
+
+    def rolls_before(self, row_bytes: int, roll_bytes: int) -> bool:
+        """Say whether a row of ``row_bytes`` belongs into the next segment.
+
+        Reaching the limit exactly does not roll, and a row larger than the limit goes alone into an
+        empty segment.
+        """
+        return self.rows > 0 and self.bytes + row_bytes > roll_bytes
+
+
+def prunable(names: SegmentNames, entries: Iterable[Entry], max_segments: int, active: int) -> list[int]:
+    """Return the indices to delete, lowest first, so that ``max_segments`` regular files remain.
+
+    Only regular files count and only they are deleted; the ``active`` segment counts and never is.
+    """
+    found = (names.index_of(entry.name) for entry in entries if entry.regular)
+    indices = sorted(index for index in found if index is not None)
+    surplus = max(0, len(indices) - max_segments)
+    return [index for index in indices if index != active][:surplus]

@@ -1,0 +1,291 @@
+"""Knows how rows reach the disk: one complete gzip member per flush, in segments that roll and are pruned.
+
+The folder and the files are touched here and in ``preflight.py`` only; which name, when to roll and what
+to prune is decided in ``segments.py``. A failing disk costs the rows of a batch, never an exception.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from msgspec import Struct
+
+from forwardpass.clock import Clock
+from forwardpass.config.settings import Fsync, TraceSettings
+from forwardpass.counters import Counters, DropReason
+from forwardpass.quiet import QuietLog
+from forwardpass.trace.gzip_member import compress_member
+from forwardpass.trace.segments import Entry, Fill, SegmentNames, prunable
+
+__all__ = ["FLUSH_BYTES", "FLUSH_SECONDS", "SegmentFile", "SegmentWriter", "WriterCounts"]
+
+logger = logging.getLogger(__name__)
+
+FLUSH_BYTES = 1 << 20
+FLUSH_SECONDS = 1.0
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class SegmentFile:
+    """One open segment. Every method but ``close`` raises ``OSError``."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str) -> None:
+        """Create ``path``, which must not exist in any form (``FileExistsError``)."""
+        self.path = path
+        self._descriptor = os.open(path, _CREATE, 0o666)
+
+    def size(self) -> int:
+        """Return the bytes in the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def append(self, data: bytes) -> None:
+        """Write all of ``data`` at the end. After an error some of it may be there."""
+        view = memoryview(data)
+        while view:
+            written = os.write(self._descriptor, view)
+            if not written:
+                raise OSError(errno.EIO, "nothing was written", self.path)
+            view = view[written:]
+
+    def truncate(self, size: int) -> None:
+        """Cut the file back to ``size`` bytes."""
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Force the file to the disk."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; errors are of no use to anybody any more."""
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+class WriterCounts(Struct):
+    """What the writer did, in total."""
+
+    rows: int = 0
+    """Rows whose member reached the operating system."""
+    segments: int = 0
+    flushes: int = 0
+    """Gzip members written."""
+    uncompressed_bytes: int = 0
+    compressed_bytes: int = 0
+    last_error: str | None = None
+
+
+class SegmentWriter:
+    """Batches lines and writes them to the segments of one producer.
+
+    Rows count as delivered once their member reached the operating system, and as lost (``disk_error``)
+    when that failed; until then they are pending. Belongs to one thread.
+    """
+
+    def __init__(
+        self,
+        names: SegmentNames,
+        settings: TraceSettings,
+        counters: Counters,
+        clock: Clock,
+        *,
+        create: Callable[[str], SegmentFile] = SegmentFile,
+    ) -> None:
+        self.counts = WriterCounts()
+        self._names = names
+        self._settings = settings
+        self._counters = counters
+        self._clock = clock
+        self._create_file = create
+        self._log = QuietLog(logger, clock)
+        self._index = 0
+        self._file: SegmentFile | None = None
+        self._unpruned = False
+        self._fill = Fill()
+        self._batch: list[bytes] = []
+        self._batch_fill = Fill()
+        self._flush_at = 0.0
+        self._failed_rows = 0
+        self._paths: list[str] = []
+
+    def open(self) -> None:
+        """Find the next free index. No file is created before the first flush. Raises ``OSError``."""
+        self._index = self._names.next_index(os.listdir(self._names.directory))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The segments written here that were not pruned, oldest first."""
+        return tuple(self._paths)
+
+    # --- rows come in ----------------------------------------------------------------------------
+
+    def append(self, lines: bytes, rows: int) -> None:
+        """Add ``rows`` lines, each ending in a newline, to the batch; flush and roll where due."""
+        size = len(lines)
+        fits = self._fill.bytes + size <= self._settings.roll_bytes
+        if fits and self._batch_fill.bytes + size < FLUSH_BYTES:
+            self._add(lines, rows)
+            return
+        for line in lines.splitlines(keepends=True):
+            self._append_line(line)
+
+    def _append_line(self, line: bytes) -> None:
+        roll_bytes = self._settings.roll_bytes
+        if self._fill.rolls_before(len(line), roll_bytes):
+            self.flush()
+            if self._fill.rolls_before(len(line), roll_bytes):  # unless the disk refused what was there
+                self._next_segment()
+        self._add(line, 1)
+        if self._batch_fill.bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def _add(self, lines: bytes, rows: int) -> None:
+        if not self._batch:
+            self._flush_at = self._clock.monotonic() + FLUSH_SECONDS
+        self._batch.append(lines)
+        self._batch_fill.add(rows, len(lines))
+        self._fill.add(rows, len(lines))
+
+    # --- members go out --------------------------------------------------------------------------
+
+    def seconds_to_flush(self, now: float) -> float:
+        """Return how long the batch may still wait (infinity without one)."""
+        return max(0.0, self._flush_at - now) if self._batch else float("inf")
+
+    def flush_if_due(self, now: float) -> None:
+        """Flush if the oldest row has waited for a second."""
+        if self._batch and now >= self._flush_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the batch, if there is one, as one gzip member; on an error lose it."""
+        if not self._batch:
+            return
+        member = compress_member(b"".join(self._batch))
+        batch = self._batch_fill
+        self._batch, self._batch_fill = [], Fill()
+        self._fill.add(-batch.rows, -batch.bytes)
+        try:
+            self._write(member)
+        except OSError as error:
+            self._lose(batch.rows, error)
+            return
+        self._fill.add(batch.rows, batch.bytes)
+        self._count(batch, len(member))
+        if self._unpruned:
+            self._prune()
+
+    def close(self) -> None:
+        """Flush and close the segment."""
+        self.flush()
+        self._close_file()
+
+    def _count(self, batch: Fill, member_bytes: int) -> None:
+        counts = self.counts
+        self._counters.delivered += batch.rows  # before ``rows``: readers rely on rows <= delivered
+        counts.rows += batch.rows
+        counts.flushes += 1
+        counts.uncompressed_bytes += batch.bytes
+        counts.compressed_bytes += member_bytes
+        if self._failed_rows:
+            logger.warning("trace %s is written again; %d rows were lost", self._where(), self._failed_rows)
+            self._failed_rows = 0
+
+    def _lose(self, rows: int, error: OSError) -> None:
+        self._counters.lose(DropReason.DISK_ERROR, rows)
+        self._failed_rows += rows
+        self.counts.last_error = str(error)
+        self._log.warning("write", f"trace {self._where()} cannot be written, {rows} rows are lost: {error}")
+
+    # --- one segment -----------------------------------------------------------------------------
+
+    def _write(self, member: bytes) -> None:
+        file = self._file or self._create()
+        offset = None
+        try:
+            offset = file.size()
+            file.append(member)
+            if self._settings.fsync is Fsync.FLUSH:
+                file.sync()
+        except OSError:
+            self._take_back(file, offset)
+            raise
+
+    def _take_back(self, file: SegmentFile, offset: int | None) -> None:
+        """Cut a member that failed off again (decision D-25), or leave the segment as it is for good.
+
+        What follows a torn member is unreadable to ordinary gzip readers, so nothing may follow it.
+        """
+        if offset is not None:
+            with suppress(OSError):
+                file.truncate(offset)
+                return
+        self._next_segment()
+
+    def _create(self) -> SegmentFile:
+        os.makedirs(self._names.directory, exist_ok=True)
+        while True:
+            path = self._names.path(self._index)
+            try:
+                self._file = self._create_file(path)
+                break
+            except FileExistsError:
+                self._index += 1
+        self._paths.append(path)
+        self.counts.segments += 1
+        self._unpruned = True
+        if self._settings.fsync is not Fsync.NEVER:
+            self._sync_directory()
+        return self._file
+
+    def _next_segment(self) -> None:
+        self._close_file()
+        self._index += 1
+        self._fill = Fill()
+
+    def _close_file(self) -> None:
+        if self._file is None:
+            return
+        if self._settings.fsync is not Fsync.NEVER:
+            try:
+                self._file.sync()
+            except OSError as error:
+                self.counts.last_error = str(error)
+                self._log.warning("sync", f"trace segment {self._file.path} cannot be synced: {error}")
+        self._file.close()
+        self._file = None
+
+    def _sync_directory(self) -> None:
+        try:
+            descriptor = os.open(self._names.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:  # some file systems cannot; the rows themselves are unharmed
+            self._log.warning("sync", f"trace folder {self._names.directory} cannot be synced: {error}")
+
+    def _where(self) -> str:
+        return self._names.path(self._index)
+
+    # --- retention -------------------------------------------------------------------------------
+
+    def _prune(self) -> None:
+        """Delete the oldest segments of this producer. Tried once for each new segment."""
+        self._unpruned = False
+        try:
+            with os.scandir(self._names.directory) as listing:
+                entries = [Entry(item.name, item.is_file(follow_symlinks=False)) for item in listing]
+            for index in prunable(self._names, entries, self._settings.max_segments, self._index):
+                path = self._names.path(index)
+                os.unlink(path)
+                if path in self._paths:
+                    self._paths.remove(path)
+        except OSError as error:
+            self._log.warning("prune", f"old segments of {self._where()} cannot be deleted: {error}")
