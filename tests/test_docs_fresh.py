@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+DECISION = re.compile(r"\bD-\d+\b")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -44,7 +45,9 @@ def test_clauses_are_numbered_once() -> None:
     ids = generator().clause_ids()
 
     assert len(set(ids)) == len(ids)
-    assert ids == sorted(ids, key=lambda name: (name.startswith("TRACE"), name))
+    for family in {name.partition("-")[0] for name in ids}:
+        numbers = [name for name in ids if name.startswith(family)]
+        assert numbers == sorted(numbers)
 
 
 def test_tests_name_clauses_that_exist() -> None:
@@ -52,6 +55,20 @@ def test_tests_name_clauses_that_exist() -> None:
     module = generator()
 
     assert set(module.named_clauses()) <= set(module.clause_ids())
+
+
+def test_decisions_that_are_named_are_written_down() -> None:
+    """Every decision D-n that code, a test or a page names stands in the list of decisions."""
+    listed = set(DECISION.findall((ROOT / "docs" / "spec" / "decisions.md").read_text(encoding="utf-8")))
+    named = {
+        name
+        for folder in ("src", "tests", "docs")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md") and "golden" not in path.parts
+        for name in DECISION.findall(path.read_text(encoding="utf-8"))
+    }
+
+    assert named <= listed
 
 
 @pytest.mark.parametrize(
