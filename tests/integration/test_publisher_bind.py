@@ -42,7 +42,11 @@ def test_each_rank_binds_base_plus_rank_on_loopback_only() -> None:
 def test_another_host_is_bound_on_request(host: str, address: str) -> None:
     """D-9: `*` answers on every address, a named one on that."""
     with publishing(bind_host=host) as publisher:
-        sockets.create_connection((address, publisher.port or 0), timeout=5).close()
+        connection = sockets.create_connection((address, publisher.port or 0), timeout=5)
+        peer = connection.getpeername()
+        connection.close()
+
+        assert peer == (address, publisher.port)
 
 
 def test_an_ipv6_host_is_bound_on_request() -> None:
@@ -54,7 +58,11 @@ def test_an_ipv6_host_is_bound_on_request() -> None:
         pytest.skip("this machine has no IPv6 loopback")
     for host in ("::1", "[::1]"):
         with publishing(bind_host=host) as publisher:
-            sockets.create_connection(("::1", publisher.port or 0), timeout=5).close()
+            connection = sockets.create_connection(("::1", publisher.port or 0), timeout=5)
+            peer = connection.getpeername()
+            connection.close()
+
+            assert peer[:2] == ("::1", publisher.port)
 
 
 def test_a_taken_port_costs_the_metrics_and_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
