@@ -46,7 +46,14 @@ HOMES: dict[str, tuple[str, ...]] = {
     "deflate": ("trace/gzip_member.py",),
     "hypothesis": ("testing/strategies.py",),
     # parts of the standard library that have a home as well
-    "asyncio": ("relay/", "plane/", "cli/", "engines/mock/launch.py", "engines/vllm/launch.py"),
+    "asyncio": (
+        "relay/",
+        "plane/",
+        "cli/",
+        "engines/mock/launch.py",
+        "engines/vllm/launch.py",
+        "testing/conformance_plane.py",
+    ),
     "time": ("clock.py",),
     "datetime": ("clock.py", "cli/", "analyze/"),
     "random": ("engines/mock/", "testing/"),
