@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from forwardpass.engines.mock.cluster import MockCluster, RealTime, SimulatedTime
+from forwardpass.engines.mock.cluster import FastTime, MockCluster, RealTime, SimulatedTime
 from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.engine import MockEngine
 from forwardpass.engines.mock.load import Lengths, Load, arrivals, realistic
@@ -78,6 +78,15 @@ def test_actions_happen_at_their_time_between_the_ranks_turns():
     assert 0 < passes < run.engines[0].passes
 
 
+def test_an_idle_rank_waits_in_real_time_until_it_should_stop():
+    """Without any request a real-time run does not end by itself: the stream has heartbeats to send."""
+    asked = iter(range(1000))
+    run = cluster(realistic(0.0), ranks=1, pacer=RealTime(ManualClock()))
+    run.run(give_up=lambda: next(asked) > 3)
+
+    assert next(asked) > 3
+
+
 def test_giving_up_ends_the_run_at_once():
     """The stop condition is asked before every event."""
     run = cluster(realistic(20.0), ranks=1)
@@ -101,6 +110,22 @@ def test_simulated_time_is_the_moment_asked_for():
     assert SimulatedTime().reach(17.5, lambda: False) == 17.5
 
 
+def test_fast_time_waits_for_the_publishers():
+    """Every so often it looks whether too much waits to be sent, and then until that is less."""
+    backlog = iter([FastTime.MOST_WAITING + 1, FastTime.MOST_WAITING, 0])
+    looked = []
+
+    def waiting() -> int:
+        looked.append(next(backlog))
+        return looked[-1]
+
+    pacer = FastTime(waiting)
+    moments = [pacer.reach(float(index), lambda: False) for index in range(FastTime.CHECK_EVERY)]
+
+    assert moments == [float(index) for index in range(FastTime.CHECK_EVERY)]
+    assert looked == [FastTime.MOST_WAITING + 1, FastTime.MOST_WAITING]
+
+
 def test_real_time_counts_from_its_first_use_and_is_late_rather_than_wrong():
     """The time returned is the clock's, even when the moment is long gone."""
     clock = ManualClock()
@@ -119,7 +144,7 @@ def test_real_time_does_not_wait_once_it_should_stop():
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_the_realistic_load_shows_every_kind_of_pass(async_scheduling):
     """Twelve seconds of it contain prefills, decodes, mixed passes, prefix hits and a queue."""
-    run = cluster(realistic(12.0, burst_size=24), async_scheduling=async_scheduling)
+    run = cluster(realistic(12.0), async_scheduling=async_scheduling)
     run.run(12.0)
     messages = [message for engine in run.engines for message in engine.publisher.messages]
     scheduled = [message.scheduled_requests for message in messages]

@@ -45,10 +45,17 @@ def test_bursts_bring_their_requests_almost_at_once():
     assert all(15.0 <= at < 15.5 for at in times[5:])
 
 
+def test_a_late_start_shifts_every_arrival():
+    """The delay moves the load as a whole and changes nothing else about it."""
+    now, later = first(realistic(9.0), 50), first(realistic(9.0, start_seconds=2.5), 50)
+
+    assert [a._replace(at_seconds=a.at_seconds + 2.5) for a in now] == later
+
+
 def test_the_limit_ends_the_load_and_no_rate_means_none():
     """A finite load ends; an empty one has no requests."""
     assert len(first(Load(5.0, SHORT, SHORT, limit=7), 100)) == 7
-    assert first(Load(0.0, SHORT, SHORT), 100) == []
+    assert first(Load(0.0, SHORT, SHORT), 100) == first(realistic(0.0), 100) == []
 
 
 def test_shared_prefixes_are_part_of_the_prompt():
@@ -78,6 +85,7 @@ def test_lengths_are_cut_at_both_ends():
         lambda: Load(-1.0, SHORT, SHORT),
         lambda: Load(float("inf"), SHORT, SHORT),
         lambda: Load(1.0, SHORT, SHORT, prefix_share=1.1),
+        lambda: Load(1.0, SHORT, SHORT, start_seconds=float("inf")),
         lambda: Load(1.0, SHORT, SHORT, burst_size=1, burst_every_seconds=0.0),
     ],
 )

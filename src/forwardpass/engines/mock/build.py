@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from forwardpass.config.settings import PublisherSettings
-from forwardpass.engines.mock.cluster import MockCluster, Pacer, TimedAction
+from forwardpass.engines.mock.cluster import FastTime, MockCluster, Pacer, RealTime, TimedAction
 from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.engine import MockEngine
 from forwardpass.engines.mock.fault_actions import fault_actions
@@ -51,11 +51,12 @@ def build_cluster(
     settings: PublisherSettings,
     *,
     ranks: int,
-    pacer: Pacer,
+    fast: bool = False,
     faults: tuple[Fault, ...] = (),
 ) -> MockCluster:
     """Return a cluster of ``ranks`` ranks, each with the same ``load`` drawn from its own seed.
 
+    It runs in real time, or if ``fast`` in simulated time, no faster than messages can be sent.
     Every rank's port is bound on return. Raises :class:`~forwardpass.errors.ConfigError` for a fault of
     a rank that there is not, and what :func:`~forwardpass.publish.publisher.open_publisher` raises.
     """
@@ -74,4 +75,7 @@ def build_cluster(
         for engine in engines:
             engine.close()
         raise
+    pacer: Pacer = RealTime()
+    if fast:
+        pacer = FastTime(lambda: sum(engine.publisher.counts().pending for engine in engines))
     return MockCluster(engines, actions=actions, pacer=pacer)

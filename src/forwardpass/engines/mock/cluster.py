@@ -19,7 +19,7 @@ from forwardpass.counters import StageCounts
 from forwardpass.engines.mock.engine import MockEngine
 from forwardpass.engines.mock.scheduler import Totals
 
-__all__ = ["MockCluster", "Pacer", "RankReport", "RealTime", "SimulatedTime", "TimedAction"]
+__all__ = ["FastTime", "MockCluster", "Pacer", "RankReport", "RealTime", "SimulatedTime", "TimedAction"]
 
 _SLICE_SECONDS = 0.05
 """Longest wait before the loop looks whether it should stop."""
@@ -41,6 +41,27 @@ class SimulatedTime:
 
     def reach(self, moment: float, give_up: Callable[[], bool]) -> float:
         """Return ``moment``."""
+        return moment
+
+
+class FastTime:
+    """Time jumps to the next event, but not while too much of what was published still waits to be sent."""
+
+    CHECK_EVERY = 64
+    MOST_WAITING = 2000
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        """``waiting()`` is how many messages wait."""
+        self._waiting = waiting
+        self._calls = 0
+        self._never = Event()
+
+    def reach(self, moment: float, give_up: Callable[[], bool]) -> float:
+        """Return ``moment``, as soon as the publishers keep up."""
+        self._calls += 1
+        if self._calls % self.CHECK_EVERY == 0:
+            while self._waiting() > self.MOST_WAITING and not give_up():
+                self._never.wait(0.001)
         return moment
 
 
@@ -95,17 +116,17 @@ class MockCluster:
         self._turns = turns
 
     def run(self, seconds: float = inf, *, give_up: Callable[[], bool] = lambda: False) -> float:
-        """Run until ``seconds`` after the start, or ``give_up()``, or nothing is left to do.
+        """Run until ``seconds`` after the start or ``give_up()``; in simulated time until nothing is left.
 
-        Returns the time of the last event. May be called again with a later ``seconds``.
+        Returns the time reached. May be called again with a later ``seconds``.
         """
         events, turns, reach, now = self._events, self._turns, self._pacer.reach, 0.0
         while events and not give_up():
             moment, index = events[0]
-            if moment == inf:
-                break
-            now = reach(min(moment, seconds), give_up)
-            if moment > seconds or give_up():
+            reached = reach(min(moment, seconds), give_up)
+            if reached < inf:
+                now = reached
+            if moment > seconds or moment == inf or give_up():
                 break
             # A rank that asks for a moment in the past is late; it never goes back in time.
             heapq.heapreplace(events, (max(turns[index](now), moment), index))
