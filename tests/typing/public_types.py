@@ -4,6 +4,12 @@ from typing import reveal_type
 
 import forwardpass
 from forwardpass import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
+from forwardpass.analyze.summary import summarize
+from forwardpass.config.settings import PublisherSettings, Sources, TraceSettings
+from forwardpass.publish.publisher import open_publisher
+from forwardpass.trace.policy import decide
+from forwardpass.trace.reader import find_segments, read_trace
+from forwardpass.trace.registry import TraceRegistry
 from forwardpass.wire.codec import decode_full, decode_strict, stamp
 from forwardpass.wire.frames import join, split
 from forwardpass.wire.keys import Endpoint
@@ -38,3 +44,22 @@ reveal_type(PortBlock.of(1, 1))  # forwardpass.wire.ports.PortBlock
 reveal_type(parse_port_range(""))  # forwardpass.wire.ports.PortBlock | None
 reveal_type(ephemeral_warning(1, 1, None))  # str | None
 reveal_type(str(Endpoint.parse("a.b.c")))  # str
+
+reveal_type(PublisherSettings.load(Sources({})))  # forwardpass.config.settings.PublisherSettings
+publisher = open_publisher(PublisherSettings(), dp_rank=0)
+reveal_type(publisher)  # forwardpass.publish.publisher.FpmPublisher | forwardpass.publish.null.NullPublisher
+reveal_type(publisher.publish(metrics))  # bool
+reveal_type(publisher.shutdown().undelivered)  # int
+reveal_type(publisher.counts().dropped)  # dict[str, int]
+reveal_type(decide(Sources({})).settings)  # forwardpass.config.settings.TraceSettings | None
+handle = TraceRegistry(TraceSettings()).acquire("1", Endpoint())
+reveal_type(handle)  # forwardpass.trace.registry.TraceHandle | None
+if handle is not None:
+    reveal_type(handle.offer(b""))  # bool
+    reveal_type(handle.offer_many([b""]))  # int
+    reveal_type(handle.files())  # tuple[str, ...]
+for record in read_trace("prefix"):
+    reveal_type(record.metrics)  # forwardpass.wire.schema.ForwardPassMetrics
+    reveal_type(record.observed_at_unix_ms)  # int
+reveal_type(find_segments("prefix"))  # list[pathlib.Path]
+reveal_type(summarize(read_trace("prefix")))  # forwardpass.analyze.summary.Summary

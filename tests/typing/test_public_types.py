@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = Path(__file__).parent / "public_types.py"
-REVEAL = re.compile(r"^reveal_type\(.*\)  # (.+)$")
+REVEAL = re.compile(r"^ *reveal_type\(.*\)  # (.+)$")
 NOTE = re.compile(r"^\S*public_types\.py:(\d+): note: Revealed type is \"(.+)\"$")
 NAMED_TUPLE = re.compile(r"tuple\[[^=]*, fallback=([\w.]+)\]")
 
