@@ -148,6 +148,10 @@ class Pump(Generic[T]):
         self._ready = threading.Event()
         # Reentrant: a signal handler may stop the pump while the same thread is stopping it.
         self._lock = threading.RLock()
+        # Not Thread.join: if a signal handler's exception interrupts it, Python 3.11 takes the thread for
+        # ended, and what it is still draining would be counted as lost.
+        self._ended = False
+        self._running = threading.Lock()  # held while there is a thread
         self._open_error: BaseException | None = None
         self._reopening = False
         self._deadline: float | None = None
@@ -257,20 +261,26 @@ class Pump(Generic[T]):
                 self._deadline = now + timeout
                 self._wake.set()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
-        finished = thread is None or not thread.is_alive()
+            self._wait_for_end(timeout)
+        finished = thread is None or self._ended
         if finished:
             self._lose_queue(DropReason.DEADLINE)  # an offer may have raced with the thread's last look
         counts = self.counters.snapshot()
         return StopReport(finished, counts.accepted - counts.delivered)
 
+    def _wait_for_end(self, timeout: float) -> None:
+        if not self._ended and self._running.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
+            self._running.release()
+
     def _launch(self) -> bool:
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         with self._lock:
             self._state, self._thread = _State.OPEN, thread
+            self._running.acquire()
             try:
                 thread.start()
             except RuntimeError:  # out of threads, or the interpreter is shutting down
+                self._running.release()
                 self._state, self._thread = _State.CLOSED, None
                 return False
         return True
@@ -330,6 +340,13 @@ class Pump(Generic[T]):
         self._log.error(kind, f"{self._name}: {message}", exc_info=True)
 
     def _run(self) -> None:
+        try:
+            self._open_and_work()
+        finally:
+            self._ended = True
+            self._running.release()
+
+    def _open_and_work(self) -> None:
         try:
             self._task.open()
         except BaseException as error:  # noqa: BLE001  boundary: start() raises it

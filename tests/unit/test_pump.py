@@ -70,6 +70,28 @@ def test_a_full_queue_may_evict_the_oldest() -> None:
         assert pump.counters.snapshot().pending == 0
 
 
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_offering_many_is_offering_each(overflow: Overflow) -> None:
+    """One call with many items queues, evicts, refuses and counts exactly what as many calls would."""
+    with (
+        parked(capacity=3, overflow=overflow) as (one, task_of_one, clock),
+        parked(capacity=3, overflow=overflow) as (many, task_of_many, _),
+    ):
+        for items in ([1, 2], [], [3], [4, 5, 6, 7], [8]):
+            accepted = sum(one.offer(item) for item in items)
+
+            assert many.offer_many(items) == accepted
+            assert many.counters.snapshot() == one.counters.snapshot()
+        one.pause()
+        many.pause()
+        assert many.offer_many([9, 10]) == one.offer(9) + one.offer(10) == 0
+        one.turn(clock.monotonic())
+        many.turn(clock.monotonic())
+
+        assert task_of_many.taken == task_of_one.taken
+        assert many.counters.snapshot() == one.counters.snapshot()
+
+
 # --- how long a turn lets the thread sleep --------------------------------------------------------
 
 

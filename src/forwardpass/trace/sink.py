@@ -23,7 +23,7 @@ from forwardpass.trace.record import TraceSource
 from forwardpass.trace.rows import Offered, encode_rows
 from forwardpass.trace.sampler import Intake, make_recorder
 from forwardpass.trace.segments import SegmentNames
-from forwardpass.trace.writer import SegmentWriter
+from forwardpass.trace.writer import SegmentFile, SegmentWriter
 
 __all__ = ["TICK_SECONDS", "TraceCounts", "TraceSink"]
 
@@ -81,6 +81,7 @@ class _SinkTask:
         producer_id: str,
         counters: Counters,
         clock: Clock,
+        create_file: Callable[[str], SegmentFile],
         on_fork: Callable[[], None],
     ) -> None:
         self.sampled_out = 0
@@ -89,6 +90,7 @@ class _SinkTask:
         self._producer_id = producer_id
         self._counters = counters
         self._clock = clock
+        self._create_file = create_file
         self._on_fork = on_fork
         self._log = QuietLog(logger, clock)
         self._evicted_seen = 0
@@ -99,7 +101,9 @@ class _SinkTask:
         self._recorder = make_recorder(
             self._settings.mode, self._settings.sample_interval_seconds, self._started
         )
-        self.writer = SegmentWriter(self._names, self._settings, self._counters, self._clock)
+        self.writer = SegmentWriter(
+            self._names, self._settings, self._counters, self._clock, create=self._create_file
+        )
 
     def open(self) -> None:
         """Prove the folder and find the next index. Raises ``TracePathError`` or ``OSError``."""
@@ -171,12 +175,21 @@ class TraceSink:
     not for an engine's own thread.
     """
 
-    def __init__(self, settings: TraceSettings, producer_id: str, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: TraceSettings,
+        producer_id: str,
+        *,
+        clock: Clock | None = None,
+        create_file: Callable[[str], SegmentFile] = SegmentFile,
+    ) -> None:
         self.producer_id = producer_id
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._counters = Counters()
-        self._task = _SinkTask(settings, producer_id, self._counters, self._clock, self._fresh_lock)
+        self._task = _SinkTask(
+            settings, producer_id, self._counters, self._clock, create_file, self._fresh_lock
+        )
         self._pump: Pump[Offered] = Pump(
             self._task,
             name=f"fpm-trace-{producer_id}",

@@ -1,0 +1,303 @@
+"""What happens to a trace when the disk refuses (decision D-25)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trace_files import line, make_writer, members, segment, segments, text
+
+from forwardpass.config.settings import Fsync
+from forwardpass.counters import Counters, DropReason
+from forwardpass.testing.clock import ManualClock
+from forwardpass.trace.writer import SegmentFile
+
+
+class Disk:
+    """A disk that refuses on request: every segment asks it before it does anything."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, int] = {}
+        """Operation -> error number."""
+
+    def check(self, operation: str) -> None:
+        if operation in self.refused:
+            raise OSError(self.refused[operation], os.strerror(self.refused[operation]))
+
+    def file(self, path: str) -> SegmentFile:
+        """Create a segment on this disk."""
+        self.check("create")
+        file = FaultyFile(path)
+        file.disk = self
+        return file
+
+
+class FaultyFile(SegmentFile):
+    """A real file whose operations can fail. A failing append leaves half of the member behind."""
+
+    __slots__ = ("disk",)
+
+    def size(self) -> int:
+        self.disk.check("size")
+        return super().size()
+
+    def append(self, data: bytes) -> None:
+        if "append" in self.disk.refused:
+            super().append(data[: len(data) // 2])
+        self.disk.check("append")
+        super().append(data)
+
+    def truncate(self, size: int) -> None:
+        self.disk.check("truncate")
+        super().truncate(size)
+
+    def sync(self) -> None:
+        self.disk.check("sync")
+        super().sync()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_failed_member_is_cut_off_again(tmp_path: Path, error: int) -> None:
+    """TRACE-44: the file is back at its last complete member, and only the failed batch is lost."""
+    disk, counters = Disk(), Counters()
+    writer = make_writer(tmp_path, create=disk.file, counters=counters)
+    writer.append(line(1), 1)
+    writer.flush()
+    disk.refused["append"] = error
+    writer.append(line(2) + line(3), 2)
+    writer.flush()
+    assert members(segment(tmp_path, 0)) == [line(1)]
+    disk.refused.clear()
+    writer.append(line(4), 1)
+    writer.close()
+
+    assert members(segment(tmp_path, 0)) == [line(1), line(4)]
+    assert segments(tmp_path) == [segment(tmp_path, 0)]
+    assert counters.lost == {DropReason.DISK_ERROR: 2}
+    assert (writer.counts.rows, counters.delivered) == (2, 2)
+    assert writer.counts.last_error is not None
+    assert os.strerror(error) in writer.counts.last_error
+
+
+@pytest.mark.parametrize("operation", ["truncate", "size"])
+def test_a_file_that_cannot_be_cut_is_left(tmp_path: Path, operation: str) -> None:
+    """TRACE-44: where cutting fails nothing more is appended; the next segment begins."""
+    disk, counters = Disk(), Counters()
+    writer = make_writer(tmp_path, create=disk.file, counters=counters)
+    writer.append(line(1), 1)
+    writer.flush()
+    disk.refused = {"append": errno.EIO, operation: errno.EIO}
+    writer.append(line(2), 1)
+    writer.flush()
+    size = segment(tmp_path, 0).stat().st_size
+    disk.refused.clear()
+    writer.append(line(3), 1)
+    writer.close()
+
+    assert segment(tmp_path, 0).stat().st_size == size
+    assert segment(tmp_path, 0).read_bytes().startswith(gzip_of(tmp_path, line(1)))
+    assert text(segment(tmp_path, 1)) == line(3)
+    assert counters.lost == {DropReason.DISK_ERROR: 1}
+
+
+def gzip_of(folder: Path, data: bytes) -> bytes:
+    """Return the member that a writer makes of ``data``."""
+    other = folder / "other"
+    other.mkdir()
+    writer = make_writer(other)
+    writer.append(data, 1)
+    writer.close()
+    return segment(other, 0).read_bytes()
+
+
+def test_a_segment_that_cannot_be_created_costs_its_batch(tmp_path: Path) -> None:
+    """TRACE-44: a refused creation loses the batch, and the next flush tries the same index again."""
+    disk, counters = Disk(), Counters()
+    writer = make_writer(tmp_path, create=disk.file, counters=counters)
+    disk.refused["create"] = errno.EACCES
+    writer.append(line(1), 1)
+    writer.flush()
+    disk.refused.clear()
+    writer.append(line(2), 1)
+    writer.close()
+
+    assert text(segment(tmp_path, 0)) == line(2)
+    assert counters.lost == {DropReason.DISK_ERROR: 1}
+
+
+def test_a_failed_sync_costs_the_batch(tmp_path: Path) -> None:
+    """D-26: with ``fsync=flush`` a member that cannot be synced does not count as written."""
+    disk, counters = Disk(), Counters()
+    writer = make_writer(tmp_path, create=disk.file, counters=counters, fsync=Fsync.FLUSH)
+    disk.refused["sync"] = errno.EIO
+    writer.append(line(1), 1)
+    writer.flush()
+    disk.refused.clear()
+    writer.append(line(2), 1)
+    writer.close()
+
+    assert text(segment(tmp_path, 0)) == line(2)
+    assert counters.lost == {DropReason.DISK_ERROR: 1}
+
+
+def test_a_sync_that_fails_at_the_end_loses_nothing(tmp_path: Path) -> None:
+    """D-26: with ``fsync=segment`` the rows are written anyway; the failure is remembered."""
+    disk, counters = Disk(), Counters()
+    writer = make_writer(tmp_path, create=disk.file, counters=counters, fsync=Fsync.SEGMENT)
+    disk.refused["sync"] = errno.EIO
+    writer.append(line(1), 1)
+    writer.close()
+
+    assert text(segment(tmp_path, 0)) == line(1)
+    assert counters.lost == {}
+    assert writer.counts.last_error is not None
+
+
+def test_lost_rows_do_not_fill_a_segment(tmp_path: Path) -> None:
+    """TRACE-42: only rows in the file count for rolling; a refused batch neither rolls nor skips an index."""
+    disk = Disk()
+    writer = make_writer(tmp_path, create=disk.file, roll_bytes=300)
+    disk.refused["append"] = errno.ENOSPC
+    writer.append(b"".join(line(number) for number in range(10)), 10)
+    writer.flush()
+    disk.refused.clear()
+    writer.append(line(1) + line(2) + line(3), 3)
+    writer.close()
+
+    assert [text(path) for path in segments(tmp_path)] == [line(1) + line(2) + line(3)]
+
+
+def test_failures_are_said_once_and_then_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TRACE-44: one warning, then one a minute with the count, and one line when it works again."""
+    disk, clock = Disk(), ManualClock()
+    writer = make_writer(tmp_path, create=disk.file, clock=clock)
+    disk.refused["append"] = errno.ENOSPC
+    with caplog.at_level(logging.INFO):
+        for _ in range(150):
+            writer.append(line(1), 1)
+            writer.flush()
+            clock.advance(1.0)
+        disk.refused.clear()
+        for _ in range(3):
+            writer.append(line(1), 1)
+            writer.flush()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert all("cannot be written" in message for message in said[:3])
+    assert said[3].endswith("is written again; 150 rows were lost")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, timeout=30
+        ).returncode
+    ):
+        pytest.skip("needs the right to mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+
+
+def noise(number: int, size: int) -> bytes:
+    """Return a line that does not compress."""
+    return b"%d" % number + os.urandom(size).hex().encode() + b"\n"
+
+
+def test_a_full_disk_is_survived(small_disk: Path) -> None:
+    """TRACE-44: on a full file system batches are lost and counted, the file stays intact, and once there
+    is room again writing goes on by itself."""
+    counters = Counters()
+    writer = make_writer(small_disk, counters=counters)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(30_000))
+    kept = b""
+    for number in range(12):
+        row, before = noise(number, 5000), writer.counts.rows
+        writer.append(row, 1)
+        writer.flush()
+        if writer.counts.rows > before:
+            kept += row
+        assert text(segment(small_disk, 0)) == kept
+    lost = counters.lost[DropReason.DISK_ERROR]
+    assert 0 < lost < 12
+    ballast.unlink()
+    last = noise(99, 5000)
+    writer.append(last, 1)
+    writer.close()
+
+    assert text(segment(small_disk, 0)) == kept + last
+    assert counters.lost == {DropReason.DISK_ERROR: lost}
+    assert writer.counts.rows + lost == 13
+
+
+def test_old_segments_that_cannot_be_deleted_harm_nothing(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TRACE-43: retention that fails warns, and writing goes on."""
+    segment(small_disk, 0).write_bytes(b"")
+    subprocess.run(["mount", "--bind", *[str(segment(small_disk, 0))] * 2], check=True, timeout=30)
+    try:
+        writer = make_writer(small_disk, max_segments=1)
+        with caplog.at_level(logging.WARNING):
+            writer.append(line(1), 1)
+            writer.close()
+    finally:
+        subprocess.run(["umount", str(segment(small_disk, 0))], check=True, timeout=30)
+
+    assert text(segment(small_disk, 1)) == line(1)
+    assert ["cannot be deleted" in record.getMessage() for record in caplog.records] == [True]
+
+
+LIMITED = """
+import os, resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from trace_files import make_writer, segment, text
+from forwardpass.counters import Counters
+
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+counters = Counters()
+writer = make_writer(folder, counters=counters)
+kept = b""
+for number in range(8):
+    row, before = b"%d" % number + os.urandom(5000).hex().encode() + b"\\n", writer.counts.rows
+    writer.append(row, 1)
+    writer.flush()
+    kept += row if writer.counts.rows > before else b""
+writer.close()
+assert text(segment(folder, 0)) == kept
+print(writer.counts.rows, sum(counters.lost.values()))
+"""
+
+
+def test_a_short_write_is_cut_off(tmp_path: Path) -> None:
+    """TRACE-44: the kernel writes a part and then refuses (a file size limit); the part is cut off again."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    written, lost = map(int, done.stdout.split())
+    assert written + lost == 8
+    assert 0 < written < 8

@@ -1,0 +1,236 @@
+"""A sink with its thread, on a real file system."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_files import (
+    LIMIT_SECONDS,
+    PRODUCER,
+    counter_ids,
+    members,
+    payload,
+    rows,
+    segment,
+    segments,
+    trace_settings,
+    wait_until,
+)
+
+from forwardpass.config.settings import CaptureMode
+from forwardpass.errors import TracePathError
+from forwardpass.trace.record import TraceSource
+from forwardpass.trace.sink import TraceCounts, TraceSink
+from forwardpass.trace.writer import SegmentFile
+
+SOURCE = TraceSource("dynamo", "backend", PRODUCER)
+
+
+@contextmanager
+def recording(folder: Path, **options: Any) -> Iterator[TraceSink]:
+    """Open a sink below ``folder`` and close it again."""
+    extra = {name: options.pop(name) for name in ("clock", "create_file") if name in options}
+    sink = TraceSink(trace_settings(folder, **options), PRODUCER, **extra)
+    sink.start()
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def check_ledger(counts: TraceCounts) -> None:
+    """Assert that every payload is somewhere, once."""
+    assert counts.offered == counts.written + counts.sampled_out + counts.pending + counts.dropped_total
+    assert min(counts.written, counts.sampled_out, counts.pending) >= 0
+
+
+class Gate:
+    """A disk that keeps its callers waiting until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def file(self, path: str) -> SegmentFile:
+        """Create a segment, after the gate was opened."""
+        self.reached.set()
+        self.open.wait(LIMIT_SECONDS)
+        return SegmentFile(path)
+
+
+def test_what_is_offered_is_in_the_files(tmp_path: Path) -> None:
+    """TRACE-31: in full mode every payload becomes one row, in order, with its source and times."""
+    before = time.time_ns() // 1_000_000
+    with recording(tmp_path) as sink:
+        for counter in range(500):
+            assert sink.offer(SOURCE, payload(counter))
+        assert sink.offer_many(SOURCE, [payload(counter) for counter in range(500, 2000)]) == 1500
+
+    after = time.time_ns() // 1_000_000
+    found = rows(tmp_path)
+    assert [row["event"]["fpm"]["counter_id"] for row in found] == list(range(2000))
+    assert {row["event"]["source"]["producer_id"] for row in found} == {PRODUCER}
+    assert all(before <= row["event"]["observed_at_unix_ms"] <= after for row in found)
+    stamps = [row["timestamp"] for row in found]
+    assert stamps == sorted(stamps)
+    assert all(0 <= stamp <= LIMIT_SECONDS * 1000 for stamp in stamps)
+
+
+def test_a_given_time_is_kept(tmp_path: Path) -> None:
+    """TRACE-12: whoever offers may say when it was observed."""
+    with recording(tmp_path) as sink:
+        sink.offer(SOURCE, payload(1), 111)
+        sink.offer_many(SOURCE, [payload(2), payload(3)], 222)
+
+    assert [row["event"]["observed_at_unix_ms"] for row in rows(tmp_path)] == [111, 222, 222]
+
+
+def test_rows_are_on_disk_within_seconds(tmp_path: Path) -> None:
+    """TRACE-40: rows are written about a second after they came, without a close."""
+    with recording(tmp_path) as sink:
+        sink.offer(SOURCE, payload(1))
+        wait_until(lambda: sink.counts().written == 1)
+
+        assert counter_ids(tmp_path) == [1]
+
+
+def test_the_counts(tmp_path: Path) -> None:
+    """The counts say what was written, what was refused, and what it cost."""
+    with recording(tmp_path) as sink:
+        sink.offer_many(SOURCE, [payload(1), b"\xc1", payload(2), b""])
+        sink.close()
+        sink.offer(SOURCE, payload(3))
+        counts = sink.counts()
+
+    text_bytes = sum(len(member) for member in members(segment(tmp_path, 0)))
+    assert (counts.offered, counts.accepted, counts.written, counts.rows) == (5, 4, 2, 2)
+    assert counts.dropped == {"malformed": 2, "closed": 1}
+    assert (counts.pending, counts.sampled_out, counts.last_error) == (0, 0, None)
+    assert (counts.segments, counts.flushes) == (1, 1)
+    assert counts.uncompressed_bytes == text_bytes
+    assert counts.compressed_bytes == segment(tmp_path, 0).stat().st_size
+    assert sink.files() == (str(segment(tmp_path, 0)),)
+
+
+def test_malformed_payloads_are_said_at_most_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TRACE-21: a stream of bad payloads is one warning, and its total is in the counts."""
+    with caplog.at_level(logging.WARNING), recording(tmp_path) as sink:
+        sink.offer_many(SOURCE, [b"\xc1"] * 1000)
+
+    assert sink.counts().dropped == {"malformed": 1000}
+    assert len(caplog.records) == 1
+
+
+def test_sampled_mode_on_a_real_clock(tmp_path: Path) -> None:
+    """TRACE-32: a busy stream gives about one row per interval, ascending, and the rest is passed over."""
+    with recording(tmp_path, mode=CaptureMode.SAMPLED, sample_interval_seconds=0.1) as sink:
+        for counter in range(100):
+            sink.offer(SOURCE, payload(counter))
+            time.sleep(0.005)
+            check_ledger(sink.counts())
+
+    found, counts = counter_ids(tmp_path), sink.counts()
+    assert found == sorted(set(found))
+    assert found[-1] == 99
+    assert 3 <= len(found) <= 8
+    assert {row["event"]["capture_mode"] for row in rows(tmp_path)} == {"sampled"}
+    assert (counts.written, counts.sampled_out) == (len(found), 100 - len(found))
+
+
+def test_many_threads_may_offer(tmp_path: Path) -> None:
+    """TRACE-50: several producers of payloads share one sink; each one's order is kept and none is lost."""
+    threads_count, each = 4, 1500
+
+    def offer(sink: TraceSink, rank: int) -> None:
+        for counter in range(each):
+            sink.offer(SOURCE, payload(counter, rank=rank))
+
+    with recording(tmp_path, queue_capacity=100_000) as sink:
+        threads = [threading.Thread(target=offer, args=(sink, rank)) for rank in range(threads_count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_SECONDS)
+            check_ledger(sink.counts())
+
+    fpms = [row["event"]["fpm"] for row in rows(tmp_path)]
+    assert len(fpms) == threads_count * each
+    for rank in range(threads_count):
+        assert [fpm["counter_id"] for fpm in fpms if fpm["dp_rank"] == rank] == list(range(each))
+
+
+def test_a_slow_disk_costs_the_oldest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """TRACE-30, D-24: while the disk hangs, offers neither wait nor fail; the oldest payloads go, counted and
+    said once, with a summary at the end. What is written is the newest, in order."""
+    gate, total = Gate(), 20_000
+    with caplog.at_level(logging.WARNING), recording(tmp_path, create_file=gate.file) as sink:
+        sink.offer(SOURCE, payload(0))
+        assert gate.reached.wait(LIMIT_SECONDS)
+        begin = time.perf_counter()
+        assert all(sink.offer(SOURCE, payload(counter)) for counter in range(1, total))
+        took = time.perf_counter() - begin
+        lagging = sink.counts()
+        check_ledger(lagging)
+        gate.open.set()
+
+    lost = total - 1 - 8192
+    assert took < 5.0
+    assert lagging.dropped == {"queue_full": lost}
+    assert counter_ids(tmp_path) == [0, *range(lost + 1, total)]
+    assert sink.counts().written == 1 + 8192
+    said = [record.getMessage() for record in caplog.records]
+    assert [f"{lost} payloads lost to a full queue, {lost} since the start" in text for text in said] == [
+        True,
+        False,
+    ]
+    assert said[1] == f"trace of producer {PRODUCER} lost {lost} payloads to a full queue"
+
+
+def test_a_stop_has_an_end(tmp_path: Path) -> None:
+    """D-28: closing on a disk that hangs returns in time, says so, and may be repeated."""
+    gate = Gate()
+    sink = TraceSink(trace_settings(tmp_path), PRODUCER, create_file=gate.file)
+    sink.start()
+    sink.offer(SOURCE, payload(0))
+    assert gate.reached.wait(LIMIT_SECONDS)
+    begin = time.perf_counter()
+    report = sink.close(0.3)
+    assert time.perf_counter() - begin < 5.0
+    assert not report.finished
+    gate.open.set()
+
+    assert sink.close(LIMIT_SECONDS).finished
+    assert sink.close(LIMIT_SECONDS).finished
+    assert counter_ids(tmp_path) == [0]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    """TRACE-09: the start raises, and the sink refuses everything afterwards."""
+    (tmp_path / "file").write_text("")
+    sink = TraceSink(trace_settings(tmp_path / "file" / "x"), PRODUCER)
+    with pytest.raises(TracePathError):
+        sink.start()
+
+    assert not sink.offer(SOURCE, payload(1))
+    assert sink.counts().dropped == {"closed": 1}
+    assert sink.close(1.0).finished
+
+
+def test_two_sinks_of_one_producer_keep_apart(tmp_path: Path) -> None:
+    """TRACE-08: two sinks with one prefix and producer write different segments, all of them readable."""
+    with recording(tmp_path) as first, recording(tmp_path) as second:
+        first.offer_many(SOURCE, [payload(counter) for counter in range(100)])
+        second.offer_many(SOURCE, [payload(counter) for counter in range(100, 200)])
+
+    assert not set(first.files()) & set(second.files())
+    assert sorted(counter_ids(tmp_path)) == list(range(200))
+    assert len(segments(tmp_path)) == 2
