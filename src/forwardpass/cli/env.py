@@ -13,7 +13,7 @@ from forwardpass.config.settings import Resolved, Sources
 from forwardpass.config.variables import FPM_TRACE, Feature
 from forwardpass.wire.keys import Endpoint
 
-__all__ = ["consequence", "env"]
+__all__ = ["consequence", "env", "shown"]
 
 _TURNED_OFF = {
     Feature.TRACE: "tracing is off for this worker; serving goes on",

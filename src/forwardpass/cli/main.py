@@ -15,7 +15,7 @@ import click
 
 from forwardpass import __version__
 
-__all__ = ["Exit", "main"]
+__all__ = ["Exit", "LazyGroup", "main"]
 
 
 class Exit(IntEnum):

@@ -25,7 +25,7 @@ from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.faults import FAULTS, parse_fault
 from forwardpass.engines.mock.load import realistic
 
-__all__ = ["mock"]
+__all__ = ["MockResult", "mock"]
 
 
 class MockResult(msgspec.Struct, frozen=True):

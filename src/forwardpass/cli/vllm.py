@@ -9,7 +9,7 @@ import click
 from forwardpass.cli.own_options import split_own
 from forwardpass.config import variables as v
 
-__all__ = ["OPTIONS", "serve", "vllm"]
+__all__ = ["OPTIONS", "ServeCommand", "serve", "vllm"]
 
 OPTIONS: dict[str, tuple[v.Variable, str]] = {
     "--fpm-output": (v.OUTPUT_PATH, "PREFIX"),

@@ -18,7 +18,15 @@ from forwardpass.plane.inbox import Inbox
 from forwardpass.plane.names import draw_publisher_id
 from forwardpass.wire.keys import Endpoint
 
-__all__ = ["MAX_PAYLOAD_BYTES", "MemoryPlane", "memory_plane", "open_publisher", "open_subscriber"]
+__all__ = [
+    "MAX_PAYLOAD_BYTES",
+    "MemoryPlane",
+    "MemoryPublisher",
+    "MemorySubscriber",
+    "memory_plane",
+    "open_publisher",
+    "open_subscriber",
+]
 
 SCHEME = "memory"
 MAX_PAYLOAD_BYTES = 1_048_576

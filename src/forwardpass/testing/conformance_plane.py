@@ -17,7 +17,19 @@ from forwardpass.errors import PayloadTooLarge, PlaneClosed
 from forwardpass.plane.base import PlaneContext, PlaneFactory, PlaneMessage, PlanePublisher, PlaneSubscriber
 from forwardpass.wire.keys import MAX_PRODUCER_ID, Endpoint
 
-__all__ = ["CHECKS", "PlaneRig", "check_plane"]
+__all__ = [
+    "CHECKS",
+    "PlaneRig",
+    "check_bounded_memory",
+    "check_close",
+    "check_close_wakes",
+    "check_order",
+    "check_oversize",
+    "check_peer_gone",
+    "check_plane",
+    "check_publish_after_close",
+    "check_scope",
+]
 
 _PATIENCE_SECONDS = 10.0
 """Longest wait for one message that must come."""
