@@ -6,16 +6,17 @@ import logging
 import weakref
 from typing import Any
 
+from forwardpass.clock import Clock
 from forwardpass.config.settings import PublisherSettings, Sources, SourceSettings
 from forwardpass.config.variables import STRICT
 from forwardpass.engines.vllm import compat
 from forwardpass.engines.vllm.extract import queued_metrics, tally_queues
 from forwardpass.engines.vllm.recorder import NullRecorder, PassRecorder, Recorder
 from forwardpass.errors import ForwardPassError
-from forwardpass.publish.publisher import NullPublisher, open_publisher
+from forwardpass.publish.publisher import NullPublisher, Publisher, open_publisher
 from forwardpass.wire.schema import QueuedRequestMetrics
 
-__all__ = ["attach_recorder"]
+__all__ = ["attach_recorder", "record_to"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,24 +42,36 @@ def attach_recorder(scheduler: Any, sources: Sources | None = None) -> Recorder:
         return NullRecorder()
 
 
-def _open(scheduler: Any, sources: Sources) -> Recorder:
-    settings = PublisherSettings.load(sources)
-    rules = compat.installed_queue_rules(
-        count_paused_sessions=SourceSettings.load(sources).count_paused_sessions
-    )
+def record_to(
+    publisher: Publisher, scheduler: Any, settings: SourceSettings, clock: Clock | None = None
+) -> PassRecorder:
+    """Return a recorder of ``scheduler`` that publishes to ``publisher``.
+
+    Raises :class:`~forwardpass.errors.EngineError` if the scheduler is not what we know of vLLM.
+    """
+    rules = compat.installed_queue_rules(count_paused_sessions=settings.count_paused_sessions)
     queues = compat.waiting_queues(scheduler)
-    rank = compat.rank_facts(scheduler)
-    publisher = open_publisher(settings, dp_rank=rank.dp_rank, dp_size=rank.dp_size)
-    if isinstance(publisher, NullPublisher):  # it has said why
-        return NullRecorder()
 
     def read_queue() -> QueuedRequestMetrics:
         return queued_metrics(*tally_queues(queues(), rules))
 
-    recorder = PassRecorder(publisher, read_queue)
+    return PassRecorder(publisher, read_queue, clock=clock)
+
+
+def _open(scheduler: Any, sources: Sources) -> Recorder:
+    settings, source_settings = PublisherSettings.load(sources), SourceSettings.load(sources)
+    rank = compat.rank_facts(scheduler)
+    publisher = open_publisher(settings, dp_rank=rank.dp_rank, dp_size=rank.dp_size)
+    if isinstance(publisher, NullPublisher):  # it has said why
+        return NullRecorder()
+    try:
+        recorder = record_to(publisher, scheduler, source_settings)
+        compat.offer_utility()
+    except BaseException:
+        publisher.shutdown()  # free the port: nobody else will
+        raise
     # vLLM's API server ends engines without calling Scheduler.shutdown(). Nothing depends on this, for
     # the thread sends within milliseconds, but the last pass may be younger. It also runs when an
     # engine is thrown away in a process that goes on.
     weakref.finalize(recorder, publisher.shutdown)
-    compat.offer_utility()
     return recorder

@@ -190,11 +190,16 @@ def _lengths_reader(request_class: Any) -> Callable[[Iterable[Any]], list[int]]:
     """
     prop = getattr(request_class, "num_tokens", None)
     code = getattr(getattr(prop, "fget", None), "__code__", None)
-    if code is not None and code.co_names == ("len", "_all_token_ids"):
+    known = _num_tokens_as_read.__code__
+    if code is not None and (code.co_code, code.co_names) == (known.co_code, known.co_names):
         tokens = attrgetter("_all_token_ids")
         return lambda requests: list(map(len, map(tokens, requests)))
     count = attrgetter("num_tokens")
     return lambda requests: list(map(count, requests))
+
+
+def _num_tokens_as_read(self: Any) -> int:
+    return len(self._all_token_ids)
 
 
 # --- the engine core's utility call ------------------------------------------------------------------

@@ -20,6 +20,7 @@ __all__ = [
     "EMPTY_QUEUE",
     "QueueRules",
     "known_lengths",
+    "prompt_length",
     "queued_metrics",
     "scheduled_metrics",
     "tally_queues",

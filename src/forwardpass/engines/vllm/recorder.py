@@ -93,9 +93,9 @@ class PassRecorder:
         "_memory",
         "_publisher",
         "_quiet",
-        "_read_queue",
         "_steady",
         "failures",
+        "read_queue",
     )
 
     def __init__(
@@ -108,7 +108,7 @@ class PassRecorder:
         self.failures = 0
         """Calls that failed, by a bug of ours or a vLLM that is not what ``compat.py`` says."""
         self._publisher = publisher
-        self._read_queue = read_queue
+        self.read_queue = read_queue
         self._clock: Clock = clock or SystemClock()
         self._quiet = QuietLog(logger, self._clock)
         self._memory = RequestMemory()
@@ -156,14 +156,14 @@ class PassRecorder:
                 0,
                 self._arrived_at - since if since else 0.0,
                 scheduled_metrics(output, lengths, self._memory, self._steady),
-                self._read_queue(),
+                self.read_queue(),
             )
         )
 
     def _empty(self, output: Any) -> None:
         self._last_output_at = 0.0
         self._memory.forget(output.finished_req_ids)
-        self._publisher.note_queue(self._read_queue())
+        self._publisher.note_queue(self.read_queue())
 
     def _take(self, output: Any) -> tuple[float, list[int]]:
         """Return when ``output`` was scheduled and its new requests' lengths.

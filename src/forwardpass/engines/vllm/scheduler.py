@@ -11,6 +11,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from forwardpass.engines.vllm.attach import attach_recorder
+from forwardpass.engines.vllm.recorder import Recorder
 
 __all__ = ["ForwardPassScheduler"]
 
@@ -24,7 +25,11 @@ class ForwardPassScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._forwardpass = attach_recorder(self)
+        self._forwardpass = self.open_recorder()
+
+    def open_recorder(self) -> Recorder:
+        """Return what this scheduler delegates to."""
+        return attach_recorder(self)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Schedule as vLLM does. Arguments differ between versions and pass through."""

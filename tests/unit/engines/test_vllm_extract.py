@@ -1,0 +1,273 @@
+"""What vLLM's scheduler outputs and waiting requests become, on plain objects."""
+
+from __future__ import annotations
+
+import pytest
+from vllm_shapes import Output, Row, Status, Waiting, output, prompt
+
+from forwardpass.engines.vllm.compat import queue_rules
+from forwardpass.engines.vllm.extract import (
+    EMPTY_QUEUE,
+    known_lengths,
+    queued_metrics,
+    scheduled_metrics,
+    tally_queues,
+)
+from forwardpass.engines.vllm.requests import RequestMemory
+from forwardpass.engines.vllm.steady import SteadyDecodes
+from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
+from forwardpass.wire.tally import Tally
+
+
+class Source:
+    """The state that a recorder keeps between passes."""
+
+    def __init__(self) -> None:
+        self.memory = RequestMemory()
+        self.steady = SteadyDecodes()
+
+    def __call__(self, out: Output) -> ScheduledRequestMetrics:
+        return scheduled_metrics(out, known_lengths(out.scheduled_new_reqs), self.memory, self.steady)
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+def decodes(count: int, total: int, variance: float = 0.0) -> ScheduledRequestMetrics:
+    return ScheduledRequestMetrics(
+        num_decode_requests=count, sum_decode_kv_tokens=total, var_decode_kv_tokens=variance
+    )
+
+
+def test_new_requests_are_prefills_of_what_is_not_cached(source: Source) -> None:
+    """Scheduled tokens are computed, already computed ones are read, whole prompts spread."""
+    out = output(new=[(prompt("a", 100, computed=64), 36), (prompt("b", 20), 20)])
+
+    assert source(out) == ScheduledRequestMetrics(2, 56, 1600.0, 64, 0, 0, 0.0)
+
+
+def test_a_wholly_cached_prompt_is_a_prefill_without_tokens_lost(source: Source) -> None:
+    """A prompt of which one token is left is still one prefill request, with KV for the rest."""
+    out = output(new=[(prompt("a", 100, computed=99), 1)])
+
+    assert source(out) == ScheduledRequestMetrics(1, 1, 0.0, 99, 0, 0, 0.0)
+
+
+def test_a_chunk_after_the_first_keeps_the_whole_prompt_length(source: Source) -> None:
+    """A request without output tokens continues its prompt; its first listing told the length."""
+    source(output(new=[(prompt("a", 100), 40)]))
+    out = output(Row("a", 40, 0, 60), Row("b", 7, 3))
+
+    assert source(out) == ScheduledRequestMetrics(1, 60, 0.0, 40, 1, 7, 0.0)
+
+
+def test_a_chunk_of_a_request_never_seen_has_length_zero(source: Source) -> None:
+    """A source that missed the first listing counts the chunk and knows no length."""
+    assert source(output(Row("a", 40, 0, 60))) == ScheduledRequestMetrics(1, 60, 0.0, 40, 0, 0, 0.0)
+
+
+def test_decodes_count_their_context_before_the_pass(source: Source) -> None:
+    """Sum and population variance are those of the lengths before the pass."""
+    assert source(output(Row("a", 10, 1), Row("b", 14, 2))) == decodes(2, 24, 4.0)
+
+
+def test_draft_tokens_count_nowhere(source: Source) -> None:
+    """A speculative decode is one decode; a prefill that is padded with placeholders counts its own."""
+    padded = output(
+        Row("a", 10, 1, 4),
+        new=[(prompt("b", 100, computed=99), 4)],
+        drafts={"a": [1, 2, 3], "b": [-1, -1, -1]},
+    )
+
+    assert source(padded) == ScheduledRequestMetrics(1, 1, 0.0, 99, 1, 10, 0.0)
+
+
+def test_a_resumed_request_is_a_prefill_until_it_is_where_it_was(source: Source) -> None:
+    """Runner V1 lists a preempted request as cached and resumed; prompt plus output is its length, and
+    chunks of the recomputation are prefill until that length is reached (D-2).
+    """
+    source(output(new=[(prompt("a", 50), 50)]))
+    source(output(Row("a", 50, 1)))
+
+    first = source(output(Row("a", 0, 30, 64), Row("b", 5, 5), resumed={"a"}))
+    second = source(output(Row("a", 64, 30, 16), Row("b", 6, 6)))
+    third = source(output(Row("a", 80, 31), Row("b", 7, 7)))
+
+    assert first == ScheduledRequestMetrics(1, 64, 0.0, 0, 1, 5, 0.0)
+    assert second == ScheduledRequestMetrics(1, 16, 0.0, 64, 1, 6, 0.0)
+    assert third == decodes(2, 87, 36.5**2)
+    assert source.memory.recomputing == {}
+
+
+def test_runner_v2_lists_a_resumed_request_as_new(source: Source) -> None:
+    """Its record then brings all known tokens; the messages are those of runner V1 (D-2)."""
+    source(output(new=[(prompt("a", 50, prefill_token_ids=[0] * 50), 50)]))
+    source(output(Row("a", 50, 1)))
+
+    first = source(output(new=[(prompt("a", 50, prefill_token_ids=[0] * 80), 64)]))
+    second = source(output(Row("a", 64, 30, 16)))
+
+    assert first == ScheduledRequestMetrics(1, 64, 0.0, 0, 0, 0, 0.0)
+    assert second == ScheduledRequestMetrics(1, 16, 0.0, 64, 0, 0, 0.0)
+    assert source(output(Row("a", 80, 31))) == decodes(1, 80)
+
+
+def test_a_request_preempted_twice_starts_its_recomputation_again(source: Source) -> None:
+    """A second preemption during recomputation replaces the first; nothing is left behind."""
+    source(output(new=[(prompt("a", 50), 50)]))
+    source(output(Row("a", 0, 30, 64), resumed={"a"}))
+    again = source(output(Row("a", 32, 30, 48), resumed={"a"}))
+
+    assert again == ScheduledRequestMetrics(1, 48, 0.0, 32, 0, 0, 0.0)
+    assert source(output(Row("a", 80, 31))) == decodes(1, 80)
+
+
+def test_a_request_preempted_in_its_prompt_resumes_as_what_it_was(source: Source) -> None:
+    """Without output tokens a resumed request is a prefill of its prompt, counted once."""
+    source(output(new=[(prompt("a", 100), 40)]))
+    out = output(Row("a", 32, 0, 68), resumed={"a"})
+
+    assert source(out) == ScheduledRequestMetrics(1, 68, 0.0, 32, 0, 0, 0.0)
+
+
+def test_live_token_lists_are_read_when_the_pass_is_scheduled(source: Source) -> None:
+    """The token lists in a record belong to the request and grow before its output comes."""
+    record = prompt("a", 50, prefill_token_ids=[0] * 80)
+    out = output(new=[(record, 64)])
+    lengths = known_lengths(out.scheduled_new_reqs)
+    assert record.prefill_token_ids is not None
+    record.prefill_token_ids.append(1)
+    scheduled_metrics(out, lengths, source.memory, source.steady)
+
+    assert source.memory.recomputing == {"a": 80}
+
+
+def test_finished_requests_are_forgotten(source: Source) -> None:
+    """Memory is bounded by the requests that live; an id that is used again starts afresh."""
+    source(output(new=[(prompt("a", 100), 40), (prompt("b", 9), 9)]))
+    source(output(new=[(prompt("a", 30), 10)], finished={"a", "b", "never seen"}))
+
+    assert source.memory.lengths == {"a": 30}
+
+
+def test_an_embedded_prompt_counts_its_rows() -> None:
+    """Without token ids the embeddings tell the length; without both there is none (D-5)."""
+
+    class Tensor:
+        shape = (7, 64)
+
+    records = [prompt("a", 0), prompt("b", 0)]
+    for record in records:
+        record.prompt_token_ids = None
+    records[0].prompt_embeds = Tensor()
+
+    assert known_lengths(records) == [7, 0]
+
+
+def test_steady_decodes_are_counted_exactly(source: Source) -> None:
+    """Passes of the same requests build on each other and stay exact; any other pass starts anew."""
+    rows = [Row("a", 10, 1), Row("b", 14, 2), Row("c", 1000, 3)]
+    for step in range(5):
+        moved = [Row(row.id, row.computed + step, row.outputs + step) for row in rows]
+        expected = Tally.of([row.computed for row in moved])
+        assert source(output(*moved)) == decodes(3, expected.total, expected.variance)
+    other = output(Row("a", 15, 6, 3), Row("b", 19, 7), Row("d", 1005, 8))
+    expected = Tally.of([15, 19, 1005])
+    assert source(other) == decodes(3, expected.total, expected.variance)
+
+
+def test_a_pass_between_two_of_the_same_requests_breaks_the_chain(source: Source) -> None:
+    """A mixed pass may run some of them and not others, so that the sum fits and the lengths do not."""
+    source(output(Row("a", 10, 1), Row("b", 20, 1)))
+    source(output(Row("a", 11, 2), new=[(prompt("x", 8), 8)]))
+
+    assert source(output(Row("a", 12, 3), Row("b", 20, 1))) == decodes(2, 32, 16.0)
+
+
+def test_a_step_of_several_tokens_is_no_base_for_the_next() -> None:
+    """After a speculative step the sum may grow by n although no length grew by one: it is recounted."""
+    steady, ids = SteadyDecodes(), ["a", "b"]
+    steady.follow(ids, [10, 20], scheduled_tokens=6)
+
+    assert steady.follow(ids, [12, 20], scheduled_tokens=2) == Tally.of([12, 20])
+
+
+def test_a_rollback_is_recounted() -> None:
+    """A length that shrank, as after a failed KV load, is seen in the sum."""
+    steady, ids = SteadyDecodes(), ["a", "b"]
+    steady.follow(ids, [10, 20], scheduled_tokens=2)
+
+    assert steady.follow(ids, [5, 21], scheduled_tokens=2) == Tally.of([5, 21])
+
+
+def test_other_requests_with_the_same_sum_are_recounted() -> None:
+    """The sum alone proves nothing: the ids must be the same, in the same order."""
+    steady = SteadyDecodes()
+    steady.follow(["a", "b"], [10, 20], scheduled_tokens=2)
+
+    assert steady.follow(["a", "c"], [1, 31], scheduled_tokens=2) == Tally.of([1, 31])
+
+
+# --- the queue ---------------------------------------------------------------------------------------
+
+
+def queued(*queues: list[Waiting], count_paused_sessions: bool = False) -> QueuedRequestMetrics:
+    rules = queue_rules(Waiting, Status, count_paused_sessions=count_paused_sessions)
+    return queued_metrics(*tally_queues(queues, rules))
+
+
+def test_both_queues_are_counted() -> None:
+    """Prompts of either queue add up (trap 3)."""
+    assert queued([Waiting(10), Waiting(30)], [Waiting(20)]) == QueuedRequestMetrics(
+        3, 60, 200 / 3, 0, 0, 0.0
+    )
+
+
+def test_an_empty_queue_is_one_shared_value() -> None:
+    """Nothing is built for a queue that holds nothing."""
+    assert queued([], []) is EMPTY_QUEUE
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (Waiting(40), (1, 40, 0, 0)),
+        (Waiting(40, Status.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR), (1, 40, 0, 0)),
+        (Waiting(40, Status.WAITING_FOR_REMOTE_KVS, 39), (0, 0, 1, 39)),
+        (Waiting(40, Status.WAITING_FOR_REMOTE_KVS, 0), (0, 0, 1, 0)),
+        (Waiting(40, Status.PREEMPTED, 0), (0, 0, 1, 40)),
+        (Waiting(40, Status.PREEMPTED, 32), (0, 0, 1, 32)),
+        (Waiting(40, Status.WAITING_FOR_STREAMING_REQ), (0, 0, 0, 0)),
+    ],
+)
+def test_each_status_counts_as_what_it_is(request_: Waiting, expected: tuple[int, int, int, int]) -> None:
+    """Preempted requests count what they will hold again (D-1), loading ones what is in transit; paused
+    sessions do not count (D-4).
+    """
+    got = queued([request_], [])
+
+    assert expected == (
+        got.num_prefill_requests,
+        got.sum_prefill_tokens,
+        got.num_decode_requests,
+        got.sum_decode_kv_tokens,
+    )
+
+
+def test_parity_counts_paused_sessions() -> None:
+    """The switch makes a paused session the queued prefill that it is for the reference (D-4)."""
+    session = Waiting(40, Status.WAITING_FOR_STREAMING_REQ)
+
+    assert queued([session], count_paused_sessions=True) == QueuedRequestMetrics(1, 40, 0.0, 0, 0, 0.0)
+
+
+def test_a_mixed_queue_is_split() -> None:
+    """Prompts among others keep their own sum and spread."""
+    got = queued(
+        [Waiting(10), Waiting(99, Status.PREEMPTED), Waiting(20)],
+        [Waiting(50, Status.WAITING_FOR_REMOTE_KVS, 49)],
+    )
+
+    assert got == QueuedRequestMetrics(2, 30, 25.0, 2, 148, 625.0)

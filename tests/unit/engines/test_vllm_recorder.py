@@ -1,0 +1,252 @@
+"""When a pass begins and ends, and that the engine never notices the recorder."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from vllm_shapes import Output, Row, output, prompt
+
+from forwardpass.engines.vllm.extract import EMPTY_QUEUE
+from forwardpass.engines.vllm.recorder import MAX_IN_FLIGHT, NullRecorder, PassRecorder
+from forwardpass.testing.clock import ManualClock
+from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
+
+EMPTY = Output({})
+WAITING = QueuedRequestMetrics(1, 9, 0.0, 0, 0, 0.0)
+
+
+class Publisher:
+    """Keeps what it gets; fails on request."""
+
+    port = None
+
+    def __init__(self) -> None:
+        self.published: list[ForwardPassMetrics] = []
+        self.noted: list[QueuedRequestMetrics] = []
+        self.worker_id = ""
+        self.stops = 0
+        self.error: Exception | None = None
+
+    def publish(self, metrics: ForwardPassMetrics) -> bool:
+        if self.error:
+            raise self.error
+        self.published.append(metrics)
+        return True
+
+    def note_queue(self, queued: QueuedRequestMetrics) -> None:
+        self.noted.append(queued)
+
+    def set_worker_id(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+
+    def shutdown(self, timeout: float = 1.0) -> None:
+        self.stops += 1
+        if self.error:
+            raise self.error
+
+
+class Bench:
+    """A recorder with its surroundings."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.publisher = Publisher()
+        self.queue = EMPTY_QUEUE
+        self.recorder = PassRecorder(
+            self.publisher,  # type: ignore[arg-type]  # only what a recorder calls
+            lambda: self.queue,
+            clock=self.clock,
+        )
+
+    def schedule(self, out: Output) -> Output:
+        self.recorder.scheduled(out)
+        return out
+
+    def settle(self, out: Output) -> None:
+        self.recorder.arrived()
+        self.recorder.finished(out)
+
+    def run(self, seconds: float, out: Output | None = None) -> None:
+        out = self.schedule(out or output(Row("a", 10, 1)))
+        self.clock.advance(seconds)
+        self.settle(out)
+
+    @property
+    def times(self) -> list[float]:
+        return [metrics.wall_time for metrics in self.publisher.published]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_first_pass_spans_schedule_to_output(bench: Bench) -> None:
+    """Without an output before it there is only the schedule to count from (trap 2)."""
+    bench.clock.advance(100)
+    bench.run(0.25)
+
+    assert bench.times == pytest.approx([0.25])
+
+
+def test_later_passes_are_the_period_between_outputs(bench: Bench) -> None:
+    """From the second on, time between passes belongs to the later one."""
+    bench.run(0.25)
+    bench.clock.advance(0.5)
+    bench.run(0.25)
+
+    assert bench.times == pytest.approx([0.25, 0.75])
+
+
+def test_an_empty_step_ends_the_count_and_is_no_pass(bench: Bench) -> None:
+    """Idle time after an empty step is nobody's; the step publishes nothing but its queue (D-3)."""
+    bench.run(0.25)
+    bench.queue = WAITING
+    bench.settle(bench.schedule(EMPTY))
+    bench.clock.advance(3600)
+    bench.run(0.25)
+
+    assert bench.times == pytest.approx([0.25, 0.25])
+    assert bench.publisher.noted == [WAITING]
+
+
+def test_overlapped_batches_are_matched_to_their_own_schedules(bench: Bench) -> None:
+    """In async order (schedule, schedule, output) the first output spans from its own schedule; then
+    periods follow, whatever is in flight.
+    """
+    one, two, three = (output(Row("a", 10 + step, 1 + step)) for step in range(3))
+    bench.schedule(one)
+    bench.clock.advance(0.1)
+    bench.schedule(two)
+    bench.clock.advance(0.2)
+    bench.settle(one)
+    bench.schedule(three)
+    bench.clock.advance(0.4)
+    bench.settle(two)
+    bench.clock.advance(0.8)
+    bench.settle(three)
+
+    assert bench.times == pytest.approx([0.3, 0.4, 0.8])
+
+
+def test_an_output_that_overtakes_drops_the_ones_before_it(bench: Bench) -> None:
+    """An output that never came back leaves neither its stamp nor memory behind."""
+    lost, kept = output(Row("a", 10, 1)), output(Row("a", 10, 1))
+    bench.schedule(lost)
+    bench.clock.advance(5)
+    bench.schedule(kept)
+    bench.clock.advance(1)
+    bench.settle(kept)
+    bench.settle(EMPTY)
+    bench.run(0.5)
+
+    assert bench.times == pytest.approx([1.0, 0.5])
+
+
+def test_an_output_never_seen_is_counted_without_a_time(bench: Bench) -> None:
+    """It reports what it ran; stamps of others stay with the others."""
+    waiting = bench.schedule(output(Row("a", 10, 1)))
+    bench.clock.advance(1)
+    bench.settle(output(new=[(prompt("x", 8), 8)]))
+    bench.settle(EMPTY)
+    bench.settle(waiting)
+
+    assert bench.times == pytest.approx([0.0, 1.0])
+    assert bench.publisher.published[0].scheduled_requests.sum_prefill_tokens == 8
+
+
+def test_outputs_that_never_return_do_not_grow_the_recorder(bench: Bench) -> None:
+    """At most so many passes are remembered between schedule and output."""
+    for _ in range(3 * MAX_IN_FLIGHT):
+        bench.schedule(output(Row("a", 10, 1)))
+
+    assert len(bench.recorder._in_flight) == MAX_IN_FLIGHT
+
+
+def test_empty_outputs_forget_finished_requests(bench: Bench) -> None:
+    """The ids of finished requests may come with a step that runs nothing."""
+    bench.run(0.1, output(new=[(prompt("a", 100), 40)]))
+    bench.settle(Output({}, finished_req_ids={"a"}))
+    bench.run(0.1, output(Row("a", 40, 0, 60)))
+
+    assert bench.recorder._memory.lengths == {}
+
+
+def test_the_queue_is_read_after_the_engine_has_taken_the_output(bench: Bench) -> None:
+    """The message's queue is what waits when it is built."""
+    out = bench.schedule(output(Row("a", 10, 1)))
+    bench.recorder.arrived()
+    bench.queue = WAITING
+    bench.recorder.finished(out)
+
+    assert bench.publisher.published[0].queued_requests == WAITING
+
+
+@pytest.mark.parametrize("call", ["scheduled", "finished"])
+def test_what_is_no_scheduler_output_is_counted_and_goes_no_further(
+    bench: Bench, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine whose outputs are not what we know gets no exception, one line, and a count."""
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            getattr(bench.recorder, call)(object())
+
+    assert bench.recorder.failures == 3
+    assert len(caplog.records) == 1
+    assert "serving goes on" in caplog.text
+
+
+def test_a_failing_publisher_costs_its_passes_only(bench: Bench) -> None:
+    """The next pass goes out as if nothing had been, its time counted from the failed one."""
+    bench.publisher.error = RuntimeError("bang")
+    bench.run(0.25)
+    bench.publisher.error = None
+    bench.run(0.5, output(Row("a", 11, 2)))
+
+    assert bench.recorder.failures == 1
+    assert bench.times == pytest.approx([0.5])
+
+
+def test_the_message_leaves_identity_to_the_publisher(bench: Bench) -> None:
+    """The recorder fills in what it knows: time, what ran, what waits."""
+    bench.run(0.25)
+
+    assert bench.publisher.published == [
+        ForwardPassMetrics(
+            wall_time=pytest.approx(0.25),
+            scheduled_requests=ScheduledRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=10),
+        )
+    ]
+
+
+def test_a_late_worker_id_reaches_the_publisher(bench: Bench) -> None:
+    """It is the publisher that writes it into messages and heartbeats (D-15)."""
+    bench.recorder.set_worker_id("42")
+
+    assert bench.publisher.worker_id == "42"
+
+
+def test_closing_stops_the_publisher_and_never_raises(bench: Bench) -> None:
+    """Closing may be repeated, and an error stays inside."""
+    bench.recorder.close()
+    bench.publisher.error = RuntimeError("bang")
+    bench.recorder.close()
+
+    assert bench.publisher.stops == 2
+    assert bench.recorder.failures == 1
+
+
+def test_the_null_recorder_takes_every_call() -> None:
+    """An engine without Forward Pass Metrics pays an empty call."""
+    recorder: Any = NullRecorder()
+    calls = [
+        recorder.scheduled(object()),
+        recorder.arrived(),
+        recorder.finished(object()),
+        recorder.set_worker_id("1"),
+        recorder.close(),
+    ]
+
+    assert calls == [None] * 5
