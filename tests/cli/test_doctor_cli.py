@@ -132,7 +132,7 @@ def test_a_stream_next_door_is_found(publish: Publish) -> None:
 
 
 def test_workers_whose_blocks_overlap_are_told_apart(publish: Publish) -> None:
-    """A worker at the port of our synchroniser, or among our ranks, is a finding (2.5, D-14)."""
+    """A worker at the port of our synchroniser, or among our ranks, is a finding (D-14)."""
     base = free_base()
     publish(base, 0, worker_id="1")
     publish(base, 1, worker_id="1")

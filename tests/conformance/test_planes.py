@@ -19,7 +19,7 @@ _names = itertools.count()
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_memory_plane(check: Check) -> None:
-    """The plane inside one process keeps each promise that every plane must keep."""
+    """RELAY-09: The plane inside one process keeps each promise that every plane must keep."""
 
     async def run() -> None:
         url = f"memory:conformance-{next(_names)}"

@@ -79,9 +79,9 @@ def random_engine(model: str, seed: int, *, depth: int, runner_v2: bool, **more:
 def test_every_pass_of_a_random_workload_is_counted_right(
     tiny_model: str, seed: int, depth: int, runner_v2: bool
 ) -> None:
-    """Whatever mix of chunks, prefix hits, preemptions (D-1, D-2), aborts, cache resets and pauses the
-    scheduler meets, in sync and async order and for both model runners, each message equals the counts
-    taken from the live requests with fractions.
+    """ENG-04, ENG-05, ENG-06: Whatever mix of chunks, prefix hits, preemptions (D-1, D-2), aborts, cache
+    resets and pauses the scheduler meets, in sync and async order and for both model runners, each message
+    equals the counts taken from the live requests with fractions.
     """
     engine = random_engine(
         tiny_model,

@@ -26,8 +26,8 @@ def queues(engine: BareEngine) -> list[QueuedRequestMetrics]:
 
 
 def test_a_chunked_prompt_reports_chunks_but_the_whole_length(tiny_model: str) -> None:
-    """Tokens of a pass are its chunk's, earlier chunks are read, and the variance is that of whole
-    prompts in every chunk (trap 13).
+    """ENG-05, WIRE-10: Tokens of a pass are its chunk's, earlier chunks are read, and the variance is that of
+    whole prompts in every chunk.
     """
     engine = BareEngine(build_scheduler(tiny_model, max_batched_tokens=128))
     engine.scheduler.add_request(make_request("long", numbers(300), 3))
@@ -42,8 +42,8 @@ def test_a_chunked_prompt_reports_chunks_but_the_whole_length(tiny_model: str) -
 
 
 def test_a_prefix_hit_is_read_and_not_computed(tiny_model: str) -> None:
-    """The cached part of a prompt counts as KV read; a prompt that is cached whole still computes its
-    last block or token.
+    """ENG-04, WIRE-10: The cached part of a prompt counts as KV read; a prompt that is cached whole still
+    computes its last block or token.
     """
     engine = BareEngine(build_scheduler(tiny_model))
     prompt = numbers(4 * BLOCK_TOKENS + 10)
@@ -63,9 +63,9 @@ def test_a_prefix_hit_is_read_and_not_computed(tiny_model: str) -> None:
 def test_a_preempted_request_waits_with_its_context_and_returns_as_prefill(
     tiny_model: str, depth: int, runner_v2: bool
 ) -> None:
-    """A preempted request waits as a decode of all its tokens (D-1). Back again, it is a prefill of what
-    must be computed anew, in chunks, whose length is all its known tokens, until it is where it was
-    (D-2); both model runners, which list it differently, give the same messages (trap 16).
+    """ENG-06, ENG-09: A preempted request waits as a decode of all its tokens (D-1). Back again, it is a
+    prefill of what must be computed anew, in chunks, whose length is all its known tokens, until it is
+    where it was (D-2); both model runners, which list it differently, give the same messages.
     """
     scheduler = build_scheduler(
         tiny_model, async_scheduling=depth > 1, runner_v2=runner_v2, max_batched_tokens=64
@@ -128,8 +128,8 @@ def test_a_request_aborted_in_flight_still_counts(tiny_model: str) -> None:
 
 
 def test_idle_time_is_not_part_of_the_first_pass_after_it(tiny_model: str) -> None:
-    """The first pass after an empty step spans schedule to output, however long nothing happened
-    (trap 2); it is never 0.0, which only heartbeats carry.
+    """ENG-03: The first pass after an empty step spans schedule to output, however long nothing happened; it
+    is never 0.0, which only heartbeats carry.
     """
     engine = BareEngine(build_scheduler(tiny_model))
     for name in "ab":
@@ -144,7 +144,7 @@ def test_idle_time_is_not_part_of_the_first_pass_after_it(tiny_model: str) -> No
 
 
 def test_a_paused_session_is_not_queued(tiny_model: str) -> None:
-    """A streaming session that waits for input has nothing to run and is not counted (D-4); with the
+    """ENG-08: A streaming session that waits for input has nothing to run and is not counted (D-4); with the
     parity switch it is a queued prefill of all its tokens, as the reference has it.
     """
     from forwardpass.engines.vllm.attach import record_to
@@ -177,7 +177,7 @@ def test_a_continued_session_is_a_prefill_of_its_new_input(tiny_model: str) -> N
 
 
 def test_a_prompt_of_embeddings_counts_its_rows(tiny_model: str) -> None:
-    """A prompt without token ids has the length of its embeddings (D-5)."""
+    """ENG-07: A prompt without token ids has the length of its embeddings (D-5)."""
     import torch
 
     engine = BareEngine(build_scheduler(tiny_model))
@@ -216,9 +216,9 @@ def remote_scheduler(model: str) -> Any:
 
 
 def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(tiny_model: str) -> None:
-    """On the decode side of a disaggregated pair a request whose KV is on its way waits, in the second
-    queue, as a decode of the length in transit, also while only empty steps run (D-3, trap 3). When it has
-    arrived the request is one prefill of one token that reads the rest.
+    """ENG-04, ENG-08: On the decode side of a disaggregated pair a request whose KV is on its way waits, in
+    the second queue, as a decode of the length in transit, also while only empty steps run (D-3).
+    When it has arrived the request is one prefill of one token that reads the rest.
     """
     engine = BareEngine(remote_scheduler(tiny_model))
     engine.scheduler.add_request(make_request("r", numbers(100), 3))
@@ -235,7 +235,7 @@ def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(
 
 
 def test_prompts_and_kv_in_transit_wait_in_two_queues(tiny_model: str) -> None:
-    """Both queues are scanned: transfers in one, prompts in the other (trap 3)."""
+    """ENG-08: Both queues are scanned: transfers in one, prompts in the other."""
     engine = BareEngine(remote_scheduler(tiny_model))
     engine.scheduler.max_num_active_reqs = 1
     engine.scheduler.add_request(make_request("far", numbers(64), 9))
@@ -266,7 +266,7 @@ def test_throttling_of_prefills_passes_through(tiny_model: str) -> None:
 
 
 def test_a_worker_id_can_be_set_late(tiny_model: str) -> None:
-    """The scheduler, and the engine core's utility call, rename the running publisher (D-15)."""
+    """WIRE-46: The scheduler, and the engine core's utility call, rename the running publisher (D-15)."""
     from vllm.v1.engine.core import EngineCore
 
     from forwardpass.engines.vllm import compat
@@ -317,8 +317,8 @@ def schedule_trace(model: str, cls: type | None, depth: int) -> list[dict[str, i
 
 @pytest.mark.parametrize("depth", [1, 2], ids=["sync", "async"])
 def test_we_schedule_exactly_as_vllm_does(tiny_model: str, depth: int) -> None:
-    """Our subclass schedules the same tokens for the same requests in the same steps as vLLM's own
-    scheduler of that mode: the asynchronous base is neutral in synchronous order (trap 1).
+    """ENG-01: Our subclass schedules the same tokens for the same requests in the same steps as vLLM's own
+    scheduler of that mode: the asynchronous base is neutral in synchronous order.
     """
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler

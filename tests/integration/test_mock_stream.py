@@ -179,12 +179,12 @@ def test_a_slow_rank_has_longer_passes(captured):
 
 
 def test_lost_frames_leave_one_gap_of_their_number(captured):
-    """What is lost after numbering is missing in the sequence, and nothing else is."""
+    """ENG-22, WIRE-33: What is lost after numbering is missing in the sequence, and nothing else is."""
     assert jumps(captured.frames[LOST]) == [5]
 
 
 def test_garbage_stands_in_the_sequence_and_is_refused(captured):
-    """Nine payloads are no messages; the numbers go on around them."""
+    """ENG-22: Nine payloads are no messages; the numbers go on around them."""
     refused = 0
     for one in captured.frames[GARBAGE]:
         try:
@@ -197,7 +197,7 @@ def test_garbage_stands_in_the_sequence_and_is_refused(captured):
 
 
 def test_a_restarted_rank_counts_from_zero_on_the_same_port(captured):
-    """The subscriber sees the sequence go back to the beginning, and passes after that."""
+    """WIRE-34: The subscriber sees the sequence go back to the beginning, and passes after that."""
     frames = captured.frames[RESTART]
     numbers = [one.seq for one in frames]
     back = [index for index in range(1, len(numbers)) if numbers[index] < numbers[index - 1]]

@@ -26,7 +26,9 @@ from forwardpass.wire.ports import PortBlock
 
 
 def test_each_rank_binds_base_plus_rank_on_loopback_only() -> None:
-    """D-9: rank 3 is at base + 3 of 127.0.0.1, and other addresses of the machine do not answer."""
+    """WIRE-35, WIRE-36, D-9: rank 3 is at base + 3 of 127.0.0.1, and other addresses of the machine do not
+    answer.
+    """
     base = free_port()
     publisher = FpmPublisher(PublisherSettings(base_port=base), dp_rank=3)
     try:
@@ -40,7 +42,7 @@ def test_each_rank_binds_base_plus_rank_on_loopback_only() -> None:
 
 @pytest.mark.parametrize(("host", "address"), [("*", "127.0.0.2"), ("127.0.0.2", "127.0.0.2")])
 def test_another_host_is_bound_on_request(host: str, address: str) -> None:
-    """D-9: `*` answers on every address, a named one on that."""
+    """WIRE-36, D-9: `*` answers on every address, a named one on that."""
     with publishing(bind_host=host) as publisher:
         connection = sockets.create_connection((address, publisher.port or 0), timeout=5)
         peer = connection.getpeername()
@@ -50,7 +52,7 @@ def test_another_host_is_bound_on_request(host: str, address: str) -> None:
 
 
 def test_an_ipv6_host_is_bound_on_request() -> None:
-    """D-9: an IPv6 address works with and without brackets."""
+    """WIRE-36, D-9: an IPv6 address works with and without brackets."""
     try:
         with sockets.socket(sockets.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -66,7 +68,9 @@ def test_an_ipv6_host_is_bound_on_request() -> None:
 
 
 def test_a_taken_port_costs_the_metrics_and_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
-    """D-13: one error line names port, rank, variable and the process that has the port; then nothing."""
+    """WIRE-38, D-13: one error line names port, rank, variable and the process that has the port; then
+    nothing.
+    """
     port = free_port()
     with other_process_on(port) as process:
         publisher = open_publisher(PublisherSettings(base_port=port - 2), dp_rank=2)
@@ -82,7 +86,7 @@ def test_a_taken_port_costs_the_metrics_and_not_the_engine(caplog: pytest.LogCap
 
 
 def test_a_taken_port_stops_a_strict_start() -> None:
-    """D-13: with FORWARDPASS_STRICT=1 the error is raised, with the facts as attributes."""
+    """WIRE-38, D-13: with FORWARDPASS_STRICT=1 the error is raised, with the facts as attributes."""
     port = free_port()
     with other_process_on(port) as process:
         with pytest.raises(PortUnavailable) as caught:
@@ -94,7 +98,7 @@ def test_a_taken_port_stops_a_strict_start() -> None:
 
 
 def test_two_publishers_cannot_share_a_port(caplog: pytest.LogCaptureFixture) -> None:
-    """The second publisher of one port is off and names this very process; the first goes on."""
+    """WIRE-38: The second publisher of one port is off and names this very process; the first goes on."""
     port = free_port()
     first = open_publisher(PublisherSettings(base_port=port, worker_id="1"), dp_rank=0)
     try:
@@ -131,7 +135,7 @@ def test_a_rank_beyond_the_last_port_is_no_port() -> None:
 
 
 def test_the_port_is_free_after_shutdown() -> None:
-    """The same port can be bound again at once, and the sequence begins at 0 again."""
+    """WIRE-34: The same port can be bound again at once, and the sequence begins at 0 again."""
     settings = PublisherSettings(base_port=free_port(), worker_id="1", heartbeat_interval_seconds=SILENT)
     for _ in range(3):
         publisher = FpmPublisher(settings, dp_rank=0)
@@ -139,7 +143,7 @@ def test_the_port_is_free_after_shutdown() -> None:
 
 
 def test_the_ephemeral_range_is_warned_of_once_per_process() -> None:
-    """2.5, D-14: one warning with the exact text, however many publishers the process opens."""
+    """WIRE-37, D-14: one warning with the exact text, however many publishers the process opens."""
     base, ephemeral = 32_767, ephemeral_range()
     if ephemeral is None or not PortBlock(base + 1, base + 2).overlaps(ephemeral):
         pytest.skip("this machine's ephemeral range begins elsewhere")

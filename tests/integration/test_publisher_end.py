@@ -25,7 +25,7 @@ from forwardpass.wire.schema import ForwardPassMetrics
 
 
 def test_shutdown_sends_what_is_queued_and_is_idempotent() -> None:
-    """Passes accepted before shutdown reach the subscriber; the second call reports the same."""
+    """WIRE-47: Passes accepted before shutdown reach the subscriber; the second call reports the same."""
     with publishing() as publisher, reading(publisher.port) as reader:
         begin = join(publisher, reader)
         for _ in range(2000):
@@ -42,7 +42,7 @@ def test_shutdown_sends_what_is_queued_and_is_idempotent() -> None:
 
 
 def test_shutdown_is_bounded_with_a_stalled_subscriber() -> None:
-    """A subscriber that never reads cannot hold up the end for longer than the timeout."""
+    """WIRE-47: A subscriber that never reads cannot hold up the end for longer than the timeout."""
     with publishing(worker_id="x" * 20_000) as publisher, reading(publisher.port, small=True) as stalled:
         join(publisher, stalled)
         for _ in range(2000):
@@ -56,7 +56,7 @@ def test_shutdown_is_bounded_with_a_stalled_subscriber() -> None:
 
 
 def test_shutdown_from_several_threads_at_once() -> None:
-    """The engine, a signal and an atexit hook may all shut down: one report, no deadlock."""
+    """WIRE-47: The engine, a signal and an atexit hook may all shut down: one report, no deadlock."""
     with publishing() as publisher:
         for _ in range(100):
             publisher.publish(one_pass())
@@ -82,7 +82,7 @@ def test_shutdown_from_several_threads_at_once() -> None:
     ],
 )
 def test_a_process_may_end_in_any_way(ending: str) -> None:
-    """With or without shutdown, interpreter exit neither hangs nor prints anything."""
+    """WIRE-47: With or without shutdown, interpreter exit neither hangs nor prints anything."""
     result = run_script(
         f"""
         import atexit, gc
@@ -148,8 +148,8 @@ print(publisher.counts().delivered, flush=True)
 
 
 def test_forked_children_leave_the_parents_stream_alone() -> None:
-    """Children that publish, shut down, drop the publisher or just exit neither crash nor disturb the parent:
-    its subscriber sees every pass, no gap, and nothing of the children.
+    """WIRE-48: Children that publish, shut down, drop the publisher or just exit neither crash nor disturb
+    the parent: its subscriber sees every pass, no gap, and nothing of the children.
     """
     port = free_port()
     process = subprocess.Popen(

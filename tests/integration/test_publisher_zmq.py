@@ -31,7 +31,9 @@ HOW_TO = Path(__file__).parents[2] / "docs/how-to/read-the-raw-stream.md"
 
 
 def test_a_subscriber_receives_three_frames_per_pass() -> None:
-    """Empty topic, 8-byte big-endian sequence equal to counter_id, and the payload as published."""
+    """WIRE-31, WIRE-32: Empty topic, 8-byte big-endian sequence equal to counter_id, and the payload as
+    published.
+    """
     with publishing() as publisher, reading(publisher.port) as reader:
         expected = join(publisher, reader)
         publisher.publish(one_pass(5))
@@ -46,7 +48,7 @@ def test_a_subscriber_receives_three_frames_per_pass() -> None:
 
 
 def test_passes_arrive_in_order_without_gaps() -> None:
-    """A thousand passes come out in the order they went in, numbered without a gap."""
+    """WIRE-32: A thousand passes come out in the order they went in, numbered without a gap."""
     with publishing() as publisher, reading(publisher.port) as reader:
         begin = join(publisher, reader)
         for number in range(1000):
@@ -61,7 +63,9 @@ def test_passes_arrive_in_order_without_gaps() -> None:
 
 
 def test_a_late_subscriber_begins_in_the_middle() -> None:
-    """What was sent before it came is gone: its first number says how much, and then nothing is missing."""
+    """WIRE-30: What was sent before it came is gone: its first number says how much, and then nothing is
+    missing.
+    """
     with publishing() as publisher, reading(publisher.port) as early:
         join(publisher, early)
         for _ in range(100):
@@ -75,7 +79,9 @@ def test_a_late_subscriber_begins_in_the_middle() -> None:
 
 
 def test_a_full_queue_loses_without_a_gap() -> None:
-    """D-10: passes refused for a full queue were never numbered; they are counted as queue_full."""
+    """WIRE-33, WIRE-41, D-10: passes refused for a full queue were never numbered; they are counted as
+    queue_full.
+    """
     with publishing(queue_capacity=5) as publisher, reading(publisher.port) as reader:
         begin = next_sequence = join(publisher, reader)
         offered_before = publisher.counts().offered
@@ -93,8 +99,8 @@ def test_a_full_queue_loses_without_a_gap() -> None:
 
 
 def test_a_stalled_subscriber_loses_alone_and_sees_a_gap() -> None:
-    """With a small send HWM a subscriber that does not read loses messages, which leaves a gap; the engine
-    is never held up and another subscriber gets everything.
+    """WIRE-33: With a small send HWM a subscriber that does not read loses messages, which leaves a gap; the
+    engine is never held up and another subscriber gets everything.
     """
     settings = {"send_hwm": 10, "worker_id": "x" * 20_000}
     with (
@@ -130,7 +136,7 @@ def test_a_stalled_subscriber_loses_alone_and_sees_a_gap() -> None:
     [(HeartbeatMode.WHEN_IDLE, QUEUE), (HeartbeatMode.ALWAYS_ZERO, QueuedRequestMetrics())],
 )
 def test_a_quiet_stream_sends_heartbeats(mode: HeartbeatMode, queued: QueuedRequestMetrics) -> None:
-    """D-3: about one per interval, numbered with the passes, with the real queue or zeros."""
+    """WIRE-42, D-3: about one per interval, numbered with the passes, with the real queue or zeros."""
     with (
         publishing(heartbeat=mode, heartbeat_interval_seconds=0.1) as publisher,
         reading(publisher.port) as reader,
@@ -152,7 +158,7 @@ def test_a_quiet_stream_sends_heartbeats(mode: HeartbeatMode, queued: QueuedRequ
 
 
 def test_note_queue_changes_the_next_heartbeat() -> None:
-    """D-3: after steps that emit nothing, heartbeats show what the engine noted last."""
+    """WIRE-42, D-3: after steps that emit nothing, heartbeats show what the engine noted last."""
     with publishing(heartbeat_interval_seconds=0.05) as publisher, reading(publisher.port) as reader:
         publisher.note_queue(QUEUE)
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -164,8 +170,8 @@ def test_note_queue_changes_the_next_heartbeat() -> None:
 
 
 def test_a_paused_stream_is_silent_keeps_its_port_and_continues_without_a_gap() -> None:
-    """While paused: publish is refused, no heartbeat, no number used, the port bound. A benchmark's queue
-    seen meanwhile is not in the heartbeats afterwards.
+    """WIRE-45: While paused: publish is refused, no heartbeat, no number used, the port bound. A benchmark's
+    queue seen meanwhile is not in the heartbeats afterwards.
     """
     with publishing(heartbeat_interval_seconds=0.05) as publisher, reading(publisher.port) as reader:
         last = reader.read_pass()[0]
@@ -186,7 +192,7 @@ def test_a_paused_stream_is_silent_keeps_its_port_and_continues_without_a_gap() 
 
 
 def test_the_worker_id_may_change_while_the_stream_runs() -> None:
-    """D-15: from set_worker_id() on, messages carry the new id and the sequence goes on."""
+    """WIRE-46, D-15: from set_worker_id() on, messages carry the new id and the sequence goes on."""
     with publishing(worker_id="") as publisher, reading(publisher.port) as reader:
         begin = join(publisher, reader)
         publisher.publish(one_pass())
@@ -205,7 +211,7 @@ def test_the_worker_id_may_change_while_the_stream_runs() -> None:
 
 
 def test_the_documented_reader_reads_our_stream() -> None:
-    """2.1: pyzmq and decode are all a reader needs; the program in the how-to prints each pass."""
+    """WIRE-30: pyzmq and decode are all a reader needs; the program in the how-to prints each pass."""
     program = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)[0]
     with publishing() as publisher:
         process = subprocess.Popen(

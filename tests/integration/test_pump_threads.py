@@ -47,8 +47,8 @@ class Sink:
 @pytest.mark.parametrize("overflow", list(Overflow))
 @pytest.mark.parametrize("unreliable", [False, True])
 def test_the_counts_add_up_at_every_instant_under_load(overflow: Overflow, unreliable: bool) -> None:
-    """With a producer, a consumer and an observer running flat out, no snapshot has a negative number or
-    loses an item, and the final counts are what the producer and the consumer saw themselves.
+    """WIRE-41: With a producer, a consumer and an observer running flat out, no snapshot has a negative
+    number or loses an item, and the final counts are what the producer and the consumer saw themselves.
     """
     counters = Counters()
     sink = Sink(counters, unreliable=unreliable)

@@ -132,7 +132,7 @@ def test_a_segment_that_cannot_be_created_costs_its_batch(tmp_path: Path) -> Non
 
 
 def test_a_failed_sync_costs_the_batch(tmp_path: Path) -> None:
-    """D-26: with ``fsync=flush`` a member that cannot be synced does not count as written."""
+    """TRACE-45, D-26: with ``fsync=flush`` a member that cannot be synced does not count as written."""
     disk, counters = Disk(), Counters()
     writer = make_writer(tmp_path, create=disk.file, counters=counters, fsync=Fsync.FLUSH)
     disk.refused["sync"] = errno.EIO
@@ -147,7 +147,7 @@ def test_a_failed_sync_costs_the_batch(tmp_path: Path) -> None:
 
 
 def test_a_sync_that_fails_at_the_end_loses_nothing(tmp_path: Path) -> None:
-    """D-26: with ``fsync=segment`` the rows are written anyway; the failure is remembered."""
+    """TRACE-45, D-26: with ``fsync=segment`` the rows are written anyway; the failure is remembered."""
     disk, counters = Disk(), Counters()
     writer = make_writer(tmp_path, create=disk.file, counters=counters, fsync=Fsync.SEGMENT)
     disk.refused["sync"] = errno.EIO

@@ -48,7 +48,7 @@ def finish(process: subprocess.Popen[str]) -> list[str]:
 
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(3)", "raise SystemExit"])
 def test_nothing_accepted_is_lost_at_exit(tmp_path: Path, ending: str) -> None:
-    """D-28: a process that ends without releasing its handle still writes every accepted row."""
+    """TRACE-53, D-28: a process that ends without releasing its handle still writes every accepted row."""
     process = start(
         tmp_path,
         f"""

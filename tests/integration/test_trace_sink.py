@@ -196,7 +196,7 @@ def test_a_slow_disk_costs_the_oldest(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_stop_has_an_end(tmp_path: Path) -> None:
-    """D-28: closing on a disk that hangs returns in time, says so, and may be repeated."""
+    """TRACE-53, D-28: closing on a disk that hangs returns in time, says so, and may be repeated."""
     gate = Gate()
     sink = TraceSink(trace_settings(tmp_path), PRODUCER, create_file=gate.file)
     sink.start()

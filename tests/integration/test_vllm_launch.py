@@ -173,7 +173,7 @@ def test_what_is_wrong_costs_one_line_and_serving_goes_on(
 
 
 def test_an_invalid_trace_variable_is_no_news_when_the_port_is_set(launch: Callable[..., Launch]) -> None:
-    """The port asks for generation whatever the trace variable says (3.1): no warning, no trace."""
+    """ENG-31: The port asks for generation whatever the trace variable says: no warning, no trace."""
     running = launch(
         "model", DYN_FPM_TRACE="perhaps", DYN_FORWARDPASS_METRIC_PORT=str(free_port())
     ).wait_for("up")  # fmt: skip
@@ -193,7 +193,7 @@ def test_strict_refuses_instead_of_serving_without(launch: Callable[..., Launch]
 
 
 def test_a_port_alone_relays_and_records_nothing(launch: Callable[..., Launch], tmp_path: Path) -> None:
-    """The older opt-in generates; persistence is asked for separately (3.3)."""
+    """ENG-31: The older opt-in generates; persistence is asked for separately."""
     running = launch(
         "model", "--fpm-port", free_port(), "--fpm-output", tmp_path / "fpm", "--plane", "memory:test"
     ).wait_for("up")
@@ -238,7 +238,7 @@ def test_a_taken_port_is_not_recorded_as_ours(launch: Callable[..., Launch], tmp
 def test_a_foreign_scheduler_is_kept_and_the_silence_explained(
     launch: Callable[..., Launch], tmp_path: Path
 ) -> None:
-    """The operator's class is not replaced; a warning at the start and a line at the end say why (3.2)."""
+    """ENG-32: The operator's class is not replaced; a warning at the start and a line at the end say why."""
     running = launch(
         "model", "--fpm-trace", "--fpm-port", free_port(), "--fpm-output", tmp_path / "fpm",
         "--scheduler-cls", "mine.Scheduler",
@@ -304,7 +304,7 @@ def test_a_server_that_is_killed_gives_a_shells_status(launch: Callable[..., Lau
 
 
 def test_a_fixed_producer_goes_on_at_the_next_file(launch: Callable[..., Launch], tmp_path: Path) -> None:
-    """The producer id can be fixed, the worker id changes with every start (D-29)."""
+    """ENG-35: The producer id can be fixed, the worker id changes with every start (D-29)."""
     workers = []
     for _ in range(2):
         running = launch(

@@ -21,7 +21,9 @@ CAPTURES = sorted(GOLDEN.glob("*/raw_zmq_frames.jsonl.gz"))
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.parent.name)
 @pytest.mark.parametrize("mode", list(HeartbeatMode))
 def test_an_idle_heartbeat_is_the_references_byte_for_byte(capture: Path, mode: HeartbeatMode) -> None:
-    """D-3: with nothing waiting both modes give the captured frames, given their identity and number."""
+    """WIRE-43, D-3: with nothing waiting both modes give the captured frames, given their identity and
+    number.
+    """
     with gzip.open(capture, "rt") as lines:
         messages = [[bytes.fromhex(frame) for frame in json.loads(line)["frames"]] for line in lines]
     heartbeats = 0

@@ -129,7 +129,9 @@ def test_every_token_is_accounted_for(config, requests):
 @given(configs, loads())
 @settings(deadline=None)
 def test_every_message_is_valid_and_agrees_with_its_step(config, requests):
-    """Invariants of 1.3 hold, the trace's strict validation passes, and messages add up to the totals."""
+    """WIRE-13, WIRE-14, ENG-20: the invariants hold, the trace's strict validation passes, and messages
+    add up to the totals.
+    """
     run = Run(config, requests)
     messages = run.publisher.messages
 

@@ -58,7 +58,9 @@ class Task:
 @given(operations=OPERATIONS, overflow=st.sampled_from(Overflow))
 @settings(max_examples=150, deadline=None)
 def test_every_item_has_exactly_one_fate(operations: list[tuple[str, object]], overflow: Overflow) -> None:
-    """offered = accepted + refused, accepted = delivered + lost + queued, after every single operation."""
+    """WIRE-41: offered = accepted + refused, accepted = delivered + lost + queued, after every single
+    operation.
+    """
     counters, clock = Counters(), ManualClock()
     task = Task(counters)
     pump: Pump[int] = Pump(

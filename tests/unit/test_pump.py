@@ -45,7 +45,7 @@ def test_the_tick_comes_before_the_take_and_knows_what_waits() -> None:
 
 
 def test_a_full_queue_refuses_the_newest() -> None:
-    """With DROP_NEWEST the offer is refused as queue_full and what waits stays."""
+    """WIRE-40: With DROP_NEWEST the offer is refused as queue_full and what waits stays."""
     with parked(capacity=2) as (pump, task, clock):
         accepted = [pump.offer(item) for item in range(4)]
         pump.turn(clock.monotonic())

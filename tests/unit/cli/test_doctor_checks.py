@@ -127,7 +127,7 @@ def test_a_missing_requirement_fails_and_a_missing_engine_does_not() -> None:
     ],
 )
 def test_the_ephemeral_range_is_compared_with_whole_blocks(block: PortBlock, warns: bool) -> None:
-    """The vectors of the live specification (2.5), the synchroniser's port included (D-14)."""
+    """WIRE-37: the published vectors, the synchroniser's port included (D-14)."""
     (check,) = check_ephemeral([block], EPHEMERAL)
 
     assert (check.status is Status.WARN) is warns

@@ -1,4 +1,4 @@
-"""The table of roles and the decision what is on for a worker (live spec 3.2, 3.3)."""
+"""The table of roles and the decision what is on for a worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def switches(activation: Activation) -> tuple[bool, bool, bool, bool]:
 
 
 def test_the_table_has_every_role_of_the_specification_once() -> None:
-    """Each backend and role of 3.2 is one row, and no other row exists."""
+    """ENG-30: each backend and role is one row, and no other row exists."""
     expected = {(Backend.VLLM, name) for name in (*SUPPORTED, *UNSUPPORTED)} | {(Backend.MOCK, "simulated")}
 
     assert expected == {(role.backend, role.name) for role in ROLES}
@@ -85,7 +85,7 @@ def test_an_explicit_port_wins_over_the_default_of_a_trace(name: str) -> None:
 @pytest.mark.parametrize("trace", [False, True])
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_a_port_generates_in_any_role_but_cannot_create_a_relay(name: str, trace: bool) -> None:
-    """Whenever generation is on without a relay, a warning says so (D-17, trap 24)."""
+    """Whenever generation is on without a relay, a warning says so (D-17)."""
     activation = decide_activation(vllm(name), explicit_port=21000, trace=trace)
 
     assert switches(activation) == (True, True, False, False)
@@ -107,7 +107,7 @@ def test_nothing_is_on_that_was_not_asked_for(name: str) -> None:
 @pytest.mark.parametrize(("port", "persist"), [(None, True), (21000, True), (21000, False)])
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_a_foreign_scheduler_is_kept_and_its_relay_too(name: str, port: int | None, persist: bool) -> None:
-    """The operator's class stays; one warning names it; the relay is harmless and stays (3.2)."""
+    """The operator's class stays; one warning names it; the relay is harmless and stays."""
     activation = decide_activation(
         vllm(name), explicit_port=port, trace=persist, foreign_scheduler="mine.Scheduler"
     )
@@ -133,7 +133,7 @@ def test_a_foreign_scheduler_in_an_unsupported_role_gets_one_warning_for_each_fa
 
 @pytest.mark.parametrize("trace", [False, True])
 def test_the_mock_always_generates_and_persists_only_a_trace(trace: bool) -> None:
-    """The simulated engine publishes itself, so it needs neither relay nor injection (3.2)."""
+    """The simulated engine publishes itself, so it needs neither relay nor injection."""
     activation = decide_activation(find_role(Backend.MOCK, "simulated"), explicit_port=None, trace=trace)
 
     assert (True, False, False, trace) == switches(activation)

@@ -29,7 +29,7 @@ def test_every_engine_of_ours_is_found_under_its_own_name():
 
 
 def test_vllm_measures_differently_after_idle():
-    """1.4: the period between outputs, except for the first pass after an empty step."""
+    """ENG-03: the period between outputs, except for the first pass after an empty step."""
     source = registry.find_source("vllm")
 
     assert source.wall_time is TimingScope.OUTPUT_PERIOD

@@ -26,7 +26,7 @@ def stream(run: MockCluster) -> list[bytes]:
 
 
 def test_a_seed_decides_every_byte_in_simulated_time():
-    """Same seed and configuration, same bytes; another seed, other bytes."""
+    """ENG-21: Same seed and configuration, same bytes; another seed, other bytes."""
     streams = []
     for seed in (1, 1, 2):
         run = cluster(realistic(20.0), seed=seed)

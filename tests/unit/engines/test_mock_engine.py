@@ -46,7 +46,9 @@ class Rank:
 
 
 def test_synchronous_passes_take_host_and_gpu_time_one_after_the_other():
-    """Each pass is 0.25 s on the host and 1 s on the GPU; the first counts from its scheduling (1.4)."""
+    """ENG-03, ENG-20: Each pass is 0.25 s on the host and 1 s on the GPU; the first counts from its
+    scheduling.
+    """
     rank = Rank([Arrival(10.0, 4, 3)])
     rank.run()
 
@@ -54,7 +56,7 @@ def test_synchronous_passes_take_host_and_gpu_time_one_after_the_other():
 
 
 def test_asynchronous_passes_hide_the_host_behind_the_gpu():
-    """Two in flight: after the first output the period is the GPU's alone (1.4, wall_time)."""
+    """ENG-03, ENG-20: Two in flight: after the first output the period is the GPU's alone."""
     rank = Rank([Arrival(10.0, 4, 4)], async_scheduling=True)
     rank.run()
 
@@ -62,7 +64,9 @@ def test_asynchronous_passes_hide_the_host_behind_the_gpu():
 
 
 def test_idle_time_is_not_counted():
-    """The empty step after the last request ends the period, so the next pass counts from scheduling."""
+    """ENG-03, ENG-20: The empty step after the last request ends the period, so the next pass counts from
+    scheduling.
+    """
     rank = Rank([Arrival(0.0, 4, 2), Arrival(100.0, 4, 2)])
     rank.run()
 

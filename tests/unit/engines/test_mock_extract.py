@@ -10,7 +10,9 @@ from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetric
 
 
 def test_every_field_of_a_mixed_pass():
-    """Tokens are the chunks', the variance is of whole prompts, kv is what was computed before (1.4)."""
+    """WIRE-10, ENG-20: Tokens are the chunks', the variance is of whole prompts, kv is what was computed
+    before.
+    """
     step = Step()
     step.chunks = [Chunk(5, 16, 21), Chunk(8, 0, 40), Chunk(1, 31, 32)]
     step.contexts = [10, 14]
@@ -51,14 +53,14 @@ def queue_of(*requests: Request) -> WaitingQueue:
 
 
 def test_the_queue_reports_prompts_and_their_variance():
-    """Who never ran counts as prefill with the whole prompt."""
+    """WIRE-11, ENG-20: Who never ran counts as prefill with the whole prompt."""
     queue = queue_of(Request(1, 10, 5), Request(2, 20, 5))
 
     assert queue.snapshot() == QueuedRequestMetrics(2, 30, 25.0, 0, 0, 0.0)
 
 
 def test_preempted_requests_come_first_and_count_as_decode():
-    """D-1: a preempted request counts with all its known tokens, and is the next to run."""
+    """ENG-09, ENG-20, D-1: a preempted request counts with all its known tokens, and is the next to run."""
     queue = queue_of(Request(1, 10, 5))
     back = Request(2, 20, 5)
     back.known, back.status = 23, Status.PREEMPTED

@@ -68,7 +68,7 @@ def test_a_fault_of_a_missing_rank_is_refused():
 
 
 def test_every_kind_is_described():
-    """The table that help texts come from has a row for each kind."""
+    """ENG-22: The table that help texts come from has a row for each kind."""
     assert set(FAULTS) == set(FaultKind)
 
 

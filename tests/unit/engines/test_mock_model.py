@@ -39,7 +39,7 @@ def test_more_work_never_takes_less_time(work):
     ("field", "value"), [("weights_seconds", 0.0), ("token_seconds", -1.0), ("host_seconds", float("nan"))]
 )
 def test_constants_must_be_times(field, value):
-    """A negative or undefined time is refused by name; so is a pass without duration (1.1: wall_time)."""
+    """A negative or undefined time is refused by name; so is a pass without duration."""
     with pytest.raises(ConfigError) as caught:
         CostModel(**{field: value})
 

@@ -21,7 +21,7 @@ def run(engine: Scheduler) -> Step:
 
 
 def test_a_new_request_is_prefilled_then_decodes_until_its_output_is_complete():
-    """Ten prompt tokens and three output tokens: one prefill, then decodes at context 10 and 11 (1.4)."""
+    """Ten prompt tokens and three output tokens: one prefill, then decodes at context 10 and 11."""
     engine = scheduler()
     engine.submit(Request(1, 10, 3))
     steps = [run(engine) for _ in range(3)]
@@ -141,7 +141,9 @@ def test_a_preempted_request_waits_as_decode_with_all_it_knows():
 
 
 def test_a_resumed_request_is_prefill_until_it_has_caught_up():
-    """D-2: recomputation is visible as prefill of all known tokens, then the request decodes again."""
+    """ENG-06, ENG-20, D-2: recomputation is visible as prefill of all known tokens, then the request decodes
+    again.
+    """
     engine = pressed()
     steps = [run(engine) for _ in range(12)]
     resumed = [chunk for step in steps for chunk in step.chunks]

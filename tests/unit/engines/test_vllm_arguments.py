@@ -131,7 +131,7 @@ def test_the_table_of_options_is_consistent() -> None:
     ],
 )
 def test_the_role_follows_from_the_arguments(text: str, role: str) -> None:
-    """Each way of asking for a role leads to its row of the table (3.2)."""
+    """ENG-30: Each way of asking for a role leads to its row of the table."""
     found = serve_role(read(text))
 
     assert (Backend.VLLM, role) == (found.backend, found.name)
@@ -189,7 +189,7 @@ def test_a_sentence_transformer_pools_whatever_its_architecture() -> None:
     ],
 )
 def test_only_ranks_with_an_engine_on_this_host_are_local(text: str, size: int, ranks: list[int]) -> None:
-    """A relay exists for the ranks that this launch starts, by load-balancing mode (D-18)."""
+    """ENG-34: A relay exists for the ranks that this launch starts, by load-balancing mode (D-18)."""
     found = local_ranks(read(text))
 
     assert (size, ranks) == (found.dp_size, list(found.ranks))

@@ -42,21 +42,23 @@ def decodes(count: int, total: int, variance: float = 0.0) -> ScheduledRequestMe
 
 
 def test_new_requests_are_prefills_of_what_is_not_cached(source: Source) -> None:
-    """Scheduled tokens are computed, already computed ones are read, whole prompts spread."""
+    """ENG-04: Scheduled tokens are computed, already computed ones are read, whole prompts spread."""
     out = output(new=[(prompt("a", 100, computed=64), 36), (prompt("b", 20), 20)])
 
     assert source(out) == ScheduledRequestMetrics(2, 56, 1600.0, 64, 0, 0, 0.0)
 
 
 def test_a_wholly_cached_prompt_is_a_prefill_without_tokens_lost(source: Source) -> None:
-    """A prompt of which one token is left is still one prefill request, with KV for the rest."""
+    """ENG-04, WIRE-14: A prompt of which one token is left is still one prefill request, with KV for the
+    rest.
+    """
     out = output(new=[(prompt("a", 100, computed=99), 1)])
 
     assert source(out) == ScheduledRequestMetrics(1, 1, 0.0, 99, 0, 0, 0.0)
 
 
 def test_a_chunk_after_the_first_keeps_the_whole_prompt_length(source: Source) -> None:
-    """A request without output tokens continues its prompt; its first listing told the length."""
+    """ENG-05: A request without output tokens continues its prompt; its first listing told the length."""
     source(output(new=[(prompt("a", 100), 40)]))
     out = output(Row("a", 40, 0, 60), Row("b", 7, 3))
 
@@ -69,12 +71,12 @@ def test_a_chunk_of_a_request_never_seen_has_length_zero(source: Source) -> None
 
 
 def test_decodes_count_their_context_before_the_pass(source: Source) -> None:
-    """Sum and population variance are those of the lengths before the pass."""
+    """ENG-05: Sum and population variance are those of the lengths before the pass."""
     assert source(output(Row("a", 10, 1), Row("b", 14, 2))) == decodes(2, 24, 4.0)
 
 
 def test_draft_tokens_count_nowhere(source: Source) -> None:
-    """A speculative decode is one decode; a prefill that is padded with placeholders counts its own."""
+    """ENG-07: A speculative decode is one decode; a prefill that is padded with placeholders counts its own."""
     padded = output(
         Row("a", 10, 1, 4),
         new=[(prompt("b", 100, computed=99), 4)],
@@ -85,8 +87,8 @@ def test_draft_tokens_count_nowhere(source: Source) -> None:
 
 
 def test_a_resumed_request_is_a_prefill_until_it_is_where_it_was(source: Source) -> None:
-    """Runner V1 lists a preempted request as cached and resumed; prompt plus output is its length, and
-    chunks of the recomputation are prefill until that length is reached (D-2).
+    """ENG-06: Runner V1 lists a preempted request as cached and resumed; prompt plus output is its length,
+    and chunks of the recomputation are prefill until that length is reached (D-2).
     """
     source(output(new=[(prompt("a", 50), 50)]))
     source(output(Row("a", 50, 1)))
@@ -102,7 +104,7 @@ def test_a_resumed_request_is_a_prefill_until_it_is_where_it_was(source: Source)
 
 
 def test_runner_v2_lists_a_resumed_request_as_new(source: Source) -> None:
-    """Its record then brings all known tokens; the messages are those of runner V1 (D-2)."""
+    """ENG-06: Its record then brings all known tokens; the messages are those of runner V1 (D-2)."""
     source(output(new=[(prompt("a", 50, prefill_token_ids=[0] * 50), 50)]))
     source(output(Row("a", 50, 1)))
 
@@ -153,7 +155,7 @@ def test_finished_requests_are_forgotten(source: Source) -> None:
 
 
 def test_an_embedded_prompt_counts_its_rows() -> None:
-    """Without token ids the embeddings tell the length; without both there is none (D-5)."""
+    """ENG-07: Without token ids the embeddings tell the length; without both there is none (D-5)."""
 
     class Tensor:
         shape = (7, 64)
@@ -219,7 +221,7 @@ def queued(*queues: list[Waiting], count_paused_sessions: bool = False) -> Queue
 
 
 def test_both_queues_are_counted() -> None:
-    """Prompts of either queue add up (trap 3)."""
+    """ENG-08: Prompts of either queue add up."""
     assert queued([Waiting(10), Waiting(30)], [Waiting(20)]) == QueuedRequestMetrics(
         3, 60, 200 / 3, 0, 0, 0.0
     )
@@ -243,8 +245,8 @@ def test_an_empty_queue_is_one_shared_value() -> None:
     ],
 )
 def test_each_status_counts_as_what_it_is(request_: Waiting, expected: tuple[int, int, int, int]) -> None:
-    """Preempted requests count what they will hold again (D-1), loading ones what is in transit; paused
-    sessions do not count (D-4).
+    """ENG-08, ENG-09: Preempted requests count what they will hold again (D-1), loading ones what is in
+    transit; paused sessions do not count (D-4).
     """
     got = queued([request_], [])
 
@@ -257,7 +259,7 @@ def test_each_status_counts_as_what_it_is(request_: Waiting, expected: tuple[int
 
 
 def test_parity_counts_paused_sessions() -> None:
-    """The switch makes a paused session the queued prefill that it is for the reference (D-4)."""
+    """ENG-08: The switch makes a paused session the queued prefill that it is for the reference (D-4)."""
     session = Waiting(40, Status.WAITING_FOR_STREAMING_REQ)
 
     assert queued([session], count_paused_sessions=True) == QueuedRequestMetrics(1, 40, 0.0, 0, 0, 0.0)

@@ -86,7 +86,9 @@ def test_nothing_asked_changes_nothing() -> None:
 
 
 def test_the_child_gets_three_variables_and_nothing_else() -> None:
-    """Flag, port and the id drawn for this start (D-29); the rest of the environment is inherited."""
+    """ENG-33, ENG-35: Flag, port and the id drawn for this start (D-29); the rest of the environment is
+    inherited.
+    """
     launch = plan("m", environment={"A": "b", "DYN_FPM_WORKER_ID": "old"})
 
     assert launch.environment == {
@@ -112,12 +114,12 @@ def test_the_child_gets_three_variables_and_nothing_else() -> None:
 def test_the_trace_variable_is_rewritten_when_the_flag_is_on_or_it_exists(
     asked: Asked, environment: dict[str, str], expected: str | None
 ) -> None:
-    """Flag, variable and what really happens agree in the child (3.1)."""
+    """ENG-33: Flag, variable and what really happens agree in the child."""
     assert plan("m", asked, environment=environment).environment.get("DYN_FPM_TRACE") == expected
 
 
 def test_an_unsupported_role_serves_without_forward_passes() -> None:
-    """An embedding server gets no scheduler, no port and no relay, and the trace variable says so."""
+    """ENG-32: An embedding server gets no scheduler, no port and no relay, and the trace variable says so."""
     launch = plan("m --runner pooling --convert embed", environment={"DYN_FPM_TRACE": "1"})
 
     assert OURS not in launch.command
@@ -155,7 +157,7 @@ def test_our_scheduler_named_by_the_operator_is_not_foreign() -> None:
 
 
 def test_each_local_rank_has_a_stream() -> None:
-    """Ports follow the global rank; ranks on other hosts have none here (D-18)."""
+    """ENG-34: Ports follow the global rank; ranks on other hosts have none here (D-18)."""
     launch = plan(
         "m -dp 4 -dpl 2 --data-parallel-start-rank 2",
         Asked(trace=True, explicit_port=21000, worker_id="1"),

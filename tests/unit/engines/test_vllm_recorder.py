@@ -84,7 +84,7 @@ def bench() -> Bench:
 
 
 def test_the_first_pass_spans_schedule_to_output(bench: Bench) -> None:
-    """Without an output before it there is only the schedule to count from (trap 2)."""
+    """ENG-03: Without an output before it there is only the schedule to count from."""
     bench.clock.advance(100)
     bench.run(0.25)
 
@@ -92,7 +92,7 @@ def test_the_first_pass_spans_schedule_to_output(bench: Bench) -> None:
 
 
 def test_later_passes_are_the_period_between_outputs(bench: Bench) -> None:
-    """From the second on, time between passes belongs to the later one."""
+    """ENG-03: From the second on, time between passes belongs to the later one."""
     bench.run(0.25)
     bench.clock.advance(0.5)
     bench.run(0.25)
@@ -101,7 +101,9 @@ def test_later_passes_are_the_period_between_outputs(bench: Bench) -> None:
 
 
 def test_an_empty_step_ends_the_count_and_is_no_pass(bench: Bench) -> None:
-    """Idle time after an empty step is nobody's; the step publishes nothing but its queue (D-3)."""
+    """ENG-02, ENG-03: Idle time after an empty step is nobody's; the step publishes nothing but its queue
+    (D-3).
+    """
     bench.run(0.25)
     bench.queue = WAITING
     bench.settle(bench.schedule(EMPTY))
@@ -188,7 +190,7 @@ def test_the_queue_is_read_after_the_engine_has_taken_the_output(bench: Bench) -
 def test_what_is_no_scheduler_output_is_counted_and_goes_no_further(
     bench: Bench, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An engine whose outputs are not what we know gets no exception, one line, and a count."""
+    """ENG-02: An engine whose outputs are not what we know gets no exception, one line, and a count."""
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             getattr(bench.recorder, call)(object())

@@ -1,4 +1,4 @@
-"""The event-plane envelope (live spec 4.4)."""
+"""The event-plane envelope."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXPECTED = Envelope(1000, 7, 1_700_000_000_000, TOPIC, PAYLOAD)
 
 
 def test_vector() -> None:
-    """The specification's vector: 503 bytes with this digest."""
+    """RELAY-10: The specification's vector: 503 bytes with this digest."""
     digest = hashlib.sha256(VECTOR).hexdigest()
 
     assert (len(VECTOR), digest) == (503, "c67e5e89b3dff655e9e287dc0d1a00d5018cc06c7253239091408ca9d4861aa8")
@@ -54,14 +54,14 @@ def test_round_trip() -> None:
 
 
 def test_any_key_order_and_unknown_keys() -> None:
-    """Readers take any key order and ignore keys they do not know."""
+    """RELAY-10: Readers take any key order and ignore keys they do not know."""
     shuffled = {"later": [1, {"x": b"y"}], **dict(reversed(FIELDS.items())), "extra": None}
 
     assert decode_envelope(msgpack.packb(shuffled)) == EXPECTED
 
 
 def test_array_form() -> None:
-    """Readers take the five values as an array, short or long header."""
+    """RELAY-10: Readers take the five values as an array, short or long header."""
     short = msgpack.packb(list(FIELDS.values()))
     long = b"\xdc\x00\x05" + short[1:]
     longest = b"\xdd\x00\x00\x00\x05" + short[1:]
@@ -70,7 +70,7 @@ def test_array_form() -> None:
 
 
 def test_trailing_bytes_are_ignored() -> None:
-    """Bytes after the envelope are ignored, in both forms."""
+    """RELAY-10: Bytes after the envelope are ignored, in both forms."""
     array = msgpack.packb(list(FIELDS.values()))
 
     assert decode_envelope(VECTOR + b"\x00\xc1 anything") == EXPECTED

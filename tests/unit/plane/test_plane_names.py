@@ -1,4 +1,4 @@
-"""How endpoints are called on a plane (live spec 4.5)."""
+"""How endpoints are called on a plane."""
 
 from __future__ import annotations
 

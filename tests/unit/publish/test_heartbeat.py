@@ -35,7 +35,7 @@ def test_a_sent_message_postpones_it() -> None:
 
 
 def test_it_repeats_once_per_interval_of_silence() -> None:
-    """Looking every 10 ms for ten seconds gives ten heartbeats, not one and not a thousand."""
+    """WIRE-42: Looking every 10 ms for ten seconds gives ten heartbeats, not one and not a thousand."""
     heartbeat, beats = Heartbeat(1.0, now=0.0), 0
     for step in range(1, 1001):
         now = step / 100
@@ -62,12 +62,12 @@ def test_it_never_asks_for_a_negative_sleep() -> None:
 
 
 def test_always_zero_says_nothing_of_the_queue() -> None:
-    """D-3: the reference's heartbeat is all defaults, whatever waits."""
+    """WIRE-43, D-3: the reference's heartbeat is all defaults, whatever waits."""
     assert heartbeat_message(HeartbeatMode.ALWAYS_ZERO, QUEUE) == ForwardPassMetrics()
 
 
 def test_when_idle_carries_the_real_queue() -> None:
-    """D-3: zero scheduled, wall_time 0.0, and the engine's last queue snapshot."""
+    """WIRE-42, D-3: zero scheduled, wall_time 0.0, and the engine's last queue snapshot."""
     message = heartbeat_message(HeartbeatMode.WHEN_IDLE, QUEUE)
 
     assert message.queued_requests == QUEUE

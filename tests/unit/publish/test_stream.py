@@ -83,7 +83,7 @@ def passes(count: int) -> list[ForwardPassMetrics]:
 
 
 def test_the_sequence_begins_at_zero_and_is_also_the_counter_id() -> None:
-    """Every message takes the next value, in frame 2 and in counter_id alike."""
+    """WIRE-08, WIRE-32: Every message takes the next value, in frame 2 and in counter_id alike."""
     it = stream()
     it.task.take(passes(3))
 
@@ -93,7 +93,7 @@ def test_the_sequence_begins_at_zero_and_is_also_the_counter_id() -> None:
 
 
 def test_heartbeats_and_passes_share_one_sequence() -> None:
-    """A heartbeat takes the next value as a pass does."""
+    """WIRE-32: A heartbeat takes the next value as a pass does."""
     it = stream()
     it.task.take(passes(1))
     it.tick(1.0)
@@ -105,7 +105,9 @@ def test_heartbeats_and_passes_share_one_sequence() -> None:
 
 @pytest.mark.parametrize("reason", [DropReason.SOCKET_FULL, DropReason.SEND_ERROR])
 def test_a_dropped_send_uses_up_its_number(reason: DropReason) -> None:
-    """What is lost at the socket leaves a gap that subscribers see, and is counted by its reason."""
+    """WIRE-32, WIRE-33: What is lost at the socket leaves a gap that subscribers see, and is counted by its
+    reason.
+    """
     it = stream()
     it.task.take(passes(1))
     it.socket.drop = reason
@@ -129,7 +131,7 @@ def test_a_dropped_send_uses_up_its_number(reason: DropReason) -> None:
     ids=["integer too large", "foreign object", "text", "none"],
 )
 def test_what_cannot_be_encoded_is_counted_and_costs_nothing_else(unencodable: object) -> None:
-    """An encode_error uses up its number too; the messages around it go out."""
+    """WIRE-41: An encode_error uses up its number too; the messages around it go out."""
     it = stream()
     first, last = passes(2)
     it.task.take([first, unencodable, last])  # type: ignore[list-item]
@@ -150,7 +152,7 @@ def test_a_worker_id_that_is_no_text_is_an_encode_error() -> None:
 
 
 def test_the_publishers_identity_is_stamped() -> None:
-    """worker_id and dp_rank are the publisher's, in passes and heartbeats."""
+    """WIRE-07: worker_id and dp_rank are the publisher's, in passes and heartbeats."""
     it = stream()
     it.task.take([ForwardPassMetrics(worker_id="engine's", dp_rank=9, wall_time=0.5)])
     it.tick(1.0)
@@ -175,7 +177,7 @@ def test_everything_else_is_passed_on_unchanged() -> None:
 
 
 def test_a_new_worker_id_counts_from_the_next_message() -> None:
-    """D-15: the id may come after the engine has started; the sequence goes on."""
+    """WIRE-46, D-15: the id may come after the engine has started; the sequence goes on."""
     it = stream(worker_id="")
     it.task.take(passes(1))
     it.task.worker_id = "88"
@@ -193,7 +195,7 @@ def test_without_an_id_of_its_own_the_messages_keep_theirs() -> None:
 
 
 def test_an_empty_id_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
-    """D-15: one warning when passes go out without an id, none for heartbeats before that."""
+    """WIRE-06, D-15: one warning when passes go out without an id, none for heartbeats before that."""
     it = stream(worker_id="")
     it.tick(1.0)
     before = len(caplog.records)
@@ -208,7 +210,9 @@ def test_an_empty_id_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_quiet_stream_sends_the_real_queue_once_per_interval() -> None:
-    """D-3 when-idle: zero scheduled, wall_time 0.0, the last snapshot; again after each interval."""
+    """WIRE-09, WIRE-42: D-3 when-idle: zero scheduled, wall_time 0.0, the last snapshot; again after each
+    interval.
+    """
     it = stream()
     it.task.queued = QUEUE
     delays = [it.tick(0.5) for _ in range(8)]
@@ -223,7 +227,7 @@ def test_a_quiet_stream_sends_the_real_queue_once_per_interval() -> None:
 
 
 def test_always_zero_hides_the_queue() -> None:
-    """D-3 always-zero: parity with the reference, even if requests wait."""
+    """WIRE-43: D-3 always-zero: parity with the reference, even if requests wait."""
     it = stream(heartbeat=HeartbeatMode.ALWAYS_ZERO)
     it.task.queued = QUEUE
     it.tick(1.0)
@@ -232,7 +236,7 @@ def test_always_zero_hides_the_queue() -> None:
 
 
 def test_the_interval_is_a_setting() -> None:
-    """D-3: 300 ms of silence are enough if the settings say so."""
+    """WIRE-44, D-3: 300 ms of silence are enough if the settings say so."""
     it = stream(heartbeat_interval_seconds=0.3)
     it.tick(0.29)
     early = list(it.socket.sequence)
@@ -243,7 +247,7 @@ def test_the_interval_is_a_setting() -> None:
 
 
 def test_passes_keep_heartbeats_away() -> None:
-    """A stream with a pass every 0.9 s never sends one."""
+    """WIRE-42: A stream with a pass every 0.9 s never sends one."""
     it = stream()
     for _ in range(10):
         it.tick(0.9)
@@ -288,7 +292,7 @@ def test_a_refused_heartbeat_waits_an_interval_and_is_not_counted_as_sent() -> N
 
 
 def test_a_paused_stream_is_silent_and_its_counter_stands_still() -> None:
-    """No heartbeat while paused; after it the sequence goes on without a gap."""
+    """WIRE-45: No heartbeat while paused; after it the sequence goes on without a gap."""
     it = stream()
     it.task.take(passes(1))
     it.task.paused = True
@@ -304,7 +308,7 @@ def test_a_paused_stream_is_silent_and_its_counter_stands_still() -> None:
 
 
 def test_a_full_queue_is_said_by_this_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """D-10: losses that the engine's thread counted are warned about here, at most once a minute."""
+    """WIRE-41, D-10: losses that the engine's thread counted are warned about here, at most once a minute."""
     it = stream(queue_capacity=10)
     it.counters.refuse(DropReason.QUEUE_FULL, 5)
     it.tick(0.1)
@@ -322,7 +326,7 @@ def test_a_full_queue_is_said_by_this_thread(caplog: pytest.LogCaptureFixture) -
 
 
 def test_close_lingers_less_than_the_time_left() -> None:
-    """Subscribers get what is on its way as long as the deadline allows, and no longer."""
+    """WIRE-47: Subscribers get what is on its way as long as the deadline allows, and no longer."""
     it = stream()
     it.task.close(it.clock.monotonic() + 2.0)
     it.task.close(it.clock.monotonic() - 1.0)
@@ -332,7 +336,7 @@ def test_close_lingers_less_than_the_time_left() -> None:
 
 
 def test_a_forked_child_leaves_the_socket_alone() -> None:
-    """forked() makes the socket forget and sends nothing."""
+    """WIRE-48: forked() makes the socket forget and sends nothing."""
     it = stream()
     it.task.forked()
 
