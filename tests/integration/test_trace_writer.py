@@ -268,7 +268,7 @@ class CountingFile(SegmentFile):
 
 @pytest.mark.parametrize(("mode", "syncs"), [(Fsync.NEVER, 0), (Fsync.SEGMENT, 2), (Fsync.FLUSH, 6)])
 def test_syncing_is_a_choice(tmp_path: Path, mode: Fsync, syncs: int) -> None:
-    """TRACE-45, D-26: never, with the end of each segment, or with each flush (and the end of each segment)."""
+    """TRACE-45, D-26: never, with the end of each segment, or with each flush (and each segment's end)."""
 
     class File(CountingFile):
         __slots__ = ()

@@ -76,7 +76,7 @@ def test_decodes_count_their_context_before_the_pass(source: Source) -> None:
 
 
 def test_draft_tokens_count_nowhere(source: Source) -> None:
-    """ENG-07: A speculative decode is one decode; a prefill that is padded with placeholders counts its own."""
+    """ENG-07: A speculative decode is one decode; a prefill padded with placeholders counts its own."""
     padded = output(
         Row("a", 10, 1, 4),
         new=[(prompt("b", 100, computed=99), 4)],
