@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from forwardpass import counters
-from forwardpass.cli.main import COMMANDS, Exit, cli
+from forwardpass.cli import main
+from forwardpass.cli.main import COMMANDS, cli
 from forwardpass.config.variables import TABLE, Feature, Variable
 from forwardpass.trace.record import TRACE_SCHEMA, TraceSource
 from forwardpass.wire import schema
@@ -97,6 +98,7 @@ def _cell(text: str) -> str:
 
 
 def _command_page() -> str:
+    meanings = _member_docs(main)["Exit"]
     lines = [
         "# Commands\n",
         GENERATED,
@@ -104,7 +106,7 @@ def _command_page() -> str:
         "`NO_COLOR`.\n",
         "| exit code | meaning |",
         "| --- | --- |",
-        *(f"| {code.value} | {code.name.lower()} |" for code in Exit),
+        *(f"| {code.value} | {meanings[code.name]} |" for code in main.Exit),
         "",
         "`forwardpass vllm serve` ends with the server's own code.\n",
         "| command | |",
@@ -122,13 +124,9 @@ def _command_page() -> str:
 
 def _command_section(title: str, command: click.Command) -> Iterator[str]:
     context = click.Context(command, info_name=title)
-    arguments = [_argument(p) for p in command.params if isinstance(p, click.Argument)]
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
-    usage = " ".join([title, *(["[OPTIONS]"] if options else []), *arguments])
-    if isinstance(command, click.Group):
-        usage += " COMMAND"
     yield f"## {title}\n"
-    yield f"```text\n{usage}\n```\n"
+    yield f"```text\n{' '.join([title, *_usage(command, context)])}\n```\n"
     yield from _help_text(command.help or command.get_short_help_str())
     if options:
         yield from ("| option | default | meaning |", "| --- | --- | --- |")
@@ -142,8 +140,20 @@ def _command_section(title: str, command: click.Command) -> Iterator[str]:
             yield from _command_section(f"{title} {name}", inner)
 
 
+def _usage(command: click.Command, context: click.Context) -> list[str]:
+    """Return what follows the command's name; click's own wording differs from version to version."""
+    if type(command).collect_usage_pieces not in (
+        click.Command.collect_usage_pieces,
+        click.Group.collect_usage_pieces,
+    ):
+        return command.collect_usage_pieces(context)
+    words = ["[OPTIONS]"] if any(isinstance(p, click.Option) for p in command.params) else []
+    words += [_argument(p) for p in command.params if isinstance(p, click.Argument)]
+    return [*words, "COMMAND"] if isinstance(command, click.Group) else words
+
+
 def _argument(argument: click.Argument) -> str:
-    name = argument.make_metavar(click.Context(click.Command("_"))).strip("[].")
+    name = argument.human_readable_name.strip("[].")
     name += "..." if argument.nargs != 1 else ""
     return name if argument.required else f"[{name}]"
 
@@ -161,7 +171,11 @@ def _option_row(option: click.Option) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     if not option.is_flag and not option.count:
         kind = option.type
-        words = "|".join(map(str, kind.choices)) if isinstance(kind, click.Choice) else kind.name.upper()
+        words = (
+            "|".join(map(str, kind.choices))
+            if isinstance(kind, click.Choice)
+            else kind.name.split()[0].upper()
+        )
         names += f" {option.metavar or words}"
     default = option.default
     plain = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""

@@ -1,8 +1,7 @@
 """Knows the commands and loads only the one that was asked for.
 
-Exit codes, for every command: 0 done; 1 a finding (damage, a difference, nothing arrives); 2 wrong use
-or setting; 3 input missing or unreadable; 4 only a partial result; 130 interrupted. ``vllm serve``
-gives the server's own.
+The exit codes are those of :class:`Exit` for every command but ``vllm serve``, which gives the server's
+own.
 """
 
 from __future__ import annotations
@@ -22,11 +21,17 @@ class Exit(IntEnum):
     """The exit codes of every command."""
 
     DONE = 0
+    """Done."""
     FINDING = 1
+    """A finding: damage, a difference, nothing arrives."""
     USAGE = 2
+    """Wrong use or setting."""
     INPUT = 3
+    """Input missing or unreadable."""
     PARTIAL = 4
+    """Only a partial result."""
     INTERRUPTED = 130
+    """Interrupted."""
 
 
 # name -> (where the click command is, its one line of help); importing all of them would take seconds
