@@ -243,5 +243,5 @@ def ratio(amount: float, base: float) -> float | None:
 def _elapsed(streams: Sequence[StreamSummary]) -> float:
     if not streams:
         return 0.0
-    end = max(stream.last_observed_unix_ms for stream in streams) / 1000
-    return end - min(stream.last_observed_unix_ms / 1000 - stream.elapsed_seconds for stream in streams)
+    end_ms = max(stream.last_observed_unix_ms for stream in streams)
+    return max((end_ms - s.last_observed_unix_ms) / 1000 + s.elapsed_seconds for s in streams)

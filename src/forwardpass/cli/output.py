@@ -5,8 +5,10 @@ Data goes to stdout, words to stderr. Colour only on a terminal, never when pipe
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +17,27 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "say", "write_json", "write_json_lines", "write_table"]
+__all__ = [
+    "aligned",
+    "console",
+    "ending_quietly",
+    "say",
+    "write_bytes",
+    "write_json",
+    "write_json_lines",
+    "write_lines",
+    "write_table",
+]
+
+
+@contextmanager
+def ending_quietly() -> Iterator[None]:
+    """End the command without a word when whoever reads our output has seen enough (``| head``)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
 
 
 def console() -> Console:
@@ -43,6 +65,30 @@ def write_json_lines(values: Iterable[Any]) -> None:
     for value in values:
         sys.stdout.write(encoder.encode(value).decode() + "\n")
     sys.stdout.flush()
+
+
+def write_bytes(lines: Iterable[bytes]) -> None:
+    """Write lines to stdout as they are, each with a newline."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))
+    sys.stdout.buffer.flush()
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines of text to stdout."""
+    sys.stdout.write("".join(line + "\n" for line in lines))
+    sys.stdout.flush()
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines of a plain table: the first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = zip(row, widths, strict=True)
+        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def write_table(

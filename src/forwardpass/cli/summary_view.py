@@ -10,7 +10,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from forwardpass.analyze.capacity import Capacity
 from forwardpass.analyze.summary import Summary, summarize
+from forwardpass.cli.output import aligned
+from forwardpass.cli.terminal import printable
 from forwardpass.trace.reader import TraceReader
 from forwardpass.trace.report import FileReport, TraceReport
 
@@ -37,16 +40,21 @@ def summary_of_files(paths: Iterable[str | Path]) -> str:
     return render_summary(summary, reader.report)
 
 
-def render_summary(summary: Summary, report: TraceReport | None = None) -> str:
-    """Return the summary as lines of text; with the files it came from if a ``report`` is given."""
+def render_summary(
+    summary: Summary, report: TraceReport | None = None, capacities: Sequence[Capacity] = ()
+) -> str:
+    """Return the summary as lines of text; with the files it came from if a ``report`` is given, and with
+    what such a trace takes in the long run if ``capacities`` are.
+    """
     if not summary.rows:
-        return "\n".join(["The trace holds no rows.", *_files(report)])
+        return "\n".join(["The trace holds no rows.", "", *_files(report)]).rstrip()
     parts = [
         _head(summary),
         _kinds(summary),
         _totals(summary),
         _ranks(summary),
         _files(report),
+        _capacities(capacities),
         _notes(summary, report),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -73,7 +81,7 @@ def _kinds(summary: Summary) -> list[str]:
         share = f"{100 * kind.passes / summary.passes:.1f} %"
         cells = (format_seconds(value) for value in times)
         rows.append((str(kind.kind), format_count(kind.passes), share, *cells))
-    return _aligned(rows) if len(rows) > 1 else []
+    return aligned(rows) if len(rows) > 1 else []
 
 
 def _totals(summary: Summary) -> list[str]:
@@ -127,7 +135,7 @@ def _ranks(summary: Summary) -> list[str]:
         missing = "sampled" if stream.gaps.sampled else str(stream.gaps.missing)
         rows.append(
             (
-                _printable(stream.worker_id) or "(none)",
+                printable(stream.worker_id) or "(none)",
                 str(stream.dp_rank),
                 format_count(stream.passes),
                 format_count(stream.heartbeats),
@@ -139,7 +147,7 @@ def _ranks(summary: Summary) -> list[str]:
             )
         )
     more = len(summary.streams) - _MANY_RANKS
-    return _aligned(rows) + ([f"and {more} more ranks"] if more > 0 else [])
+    return aligned(rows) + ([f"and {more} more ranks"] if more > 0 else [])
 
 
 def _files(report: TraceReport | None) -> list[str]:
@@ -150,18 +158,42 @@ def _files(report: TraceReport | None) -> list[str]:
     more = len(report.files) - _MANY_FILES
     tail = [f"and {more} more files"] if more > 0 else []
     total = f"{len(report.files)} files, {format_bytes(report.size)}"
-    return _aligned(rows) + tail + ([total] if len(report.files) > 1 else [])
+    return aligned(rows) + tail + ([total] if len(report.files) > 1 else [])
 
 
 def _file_row(file: FileReport) -> tuple[str, ...]:
     state = "intact" if file.intact else f"{sum(file.problem_counts.values())} problems"
     return (
-        _printable(file.path),
+        printable(file.path),
         format_count(file.rows),
         format_bytes(file.size),
         format_bytes(file.text_bytes),
         state,
     )
+
+
+def _capacities(capacities: Sequence[Capacity]) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("producer", "rows/s", "row", "ratio", "text a day", "disk a day", "disk kept", "time kept")
+    ]
+    for each in capacities:
+        at_least, at_most = (
+            format_seconds(each.kept_seconds_at_least),
+            format_seconds(each.kept_seconds_at_most),
+        )
+        rows.append(
+            (
+                printable(each.producer_id, 24),
+                f"{each.rows_per_second:,.3g}",
+                f"{each.mean_row_bytes:.0f} B",
+                f"{each.compression_ratio:.1f}",
+                format_bytes(each.text_bytes_per_day),
+                format_bytes(each.file_bytes_per_day),
+                format_bytes(each.kept_file_bytes),
+                f"{at_least} to {at_most}",
+            )
+        )
+    return aligned(rows) if capacities else []
 
 
 def _notes(summary: Summary, report: TraceReport | None) -> list[str]:
@@ -173,21 +205,6 @@ def _notes(summary: Summary, report: TraceReport | None) -> list[str]:
     if report is not None and not report.intact:
         notes.append("Some bytes or lines could not be used; `forwardpass trace verify` says which.")
     return notes
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *others = zip(row, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _printable(text: str) -> str:
-    """Return ``text`` without control characters: ids and names come from files anyone may have written."""
-    return "".join(character if character.isprintable() else "?" for character in text)[:200]
 
 
 def format_count(number: int) -> str:

@@ -4,8 +4,8 @@ The file is cut into regions that follow each other without a hole. A region is
 
 * an *intact* member: it inflates to its end, and its checksum and length are right;
 * a *torn* member: it inflates without an error, but its bytes simply end, at the end of the file or
-  where the next member begins. A crash or a full disk does that. What was inflated is text that the
-  writer wrote, as far as anyone can know without a checksum;
+  where the next member begins, and the end is not a member's own. A crash or a full disk does that. What
+  was inflated is text that the writer wrote, as far as anyone can know without a checksum;
 * a *corrupt* member: inflating fails, or the checksum or length is wrong. Nothing of it is text: the
   first wrong byte may stand anywhere in it;
 * zero padding or other bytes that are no member.
@@ -19,25 +19,39 @@ hide them: damage always ends at the next real header.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
 from forwardpass.trace.file_bytes import FileBytes
 
-__all__ = ["GZIP_MAGIC", "HoldsRow", "Region", "State", "inflate", "next_member", "scan_members"]
+__all__ = [
+    "GZIP_MAGIC",
+    "PIECE_BYTES",
+    "HoldsRow",
+    "Region",
+    "State",
+    "inflate",
+    "intact_member",
+    "next_member",
+    "scan_members",
+]
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 """The two bytes of gzip, and the only compression method there is."""
 
 KEEP_BYTES = 4 << 20
 """Text of one member that is held in memory. A larger member is inflated twice: to check it, and again
-to hand its text out piece by piece."""
+to hand its text out."""
+
+PIECE_BYTES = 1 << 16
+"""Most text handed out at once. Text stays in pieces: a megabyte in one buffer made inflating 1.7 times
+and reading 1.2 times slower (page faults for each new buffer; AMD EPYC, 2026-11-30)."""
 
 HoldsRow = Callable[[bytes], bool | None]
 """Says of the beginning of a text whether a row of a trace stands there; ``None`` if it needs more of it."""
 
-_PIECE_BYTES = 1 << 20  # most text inflated in one call
+_LENGTH_BYTES = 4
 _READ_BYTES = 1 << 18  # most file bytes fed in one call
 
 
@@ -59,8 +73,8 @@ class Region(NamedTuple):
     state: State
     text_bytes: int = 0
     """Bytes of text in an intact or torn member."""
-    text: bytes | None = None
-    """The text if it is not too long to keep; else use :func:`inflate`."""
+    pieces: tuple[bytes, ...] | None = None
+    """The text if it is not too long to keep; :func:`inflate` returns it in any case."""
 
 
 class _Outcome(Enum):
@@ -93,7 +107,7 @@ class _Inflation:
             position += len(data)
             while True:
                 try:
-                    text = inflater.decompress(data, _PIECE_BYTES)
+                    text = inflater.decompress(data, PIECE_BYTES)
                 except zlib.error:
                     self.outcome = _Outcome.FAILED
                     return
@@ -104,7 +118,7 @@ class _Inflation:
                     self.end = position - len(inflater.unused_data) - len(data)
                     self.outcome = _Outcome.DONE
                     return
-                if not data and len(text) < _PIECE_BYTES:
+                if not data and len(text) < PIECE_BYTES:
                     break
         self.outcome = _Outcome.RAN_OUT
 
@@ -121,7 +135,7 @@ class _Probe(NamedTuple):
     outcome: _Outcome
     end: int
     text_bytes: int
-    text: bytes | None
+    pieces: tuple[bytes, ...] | None
 
 
 def scan_members(file: FileBytes, holds_row: HoldsRow) -> Iterator[Region]:
@@ -133,7 +147,7 @@ def scan_members(file: FileBytes, holds_row: HoldsRow) -> Iterator[Region]:
         if member:
             probe = _probe(file, start, file.size)
             if probe.outcome is _Outcome.DONE:
-                yield Region(start, probe.end, State.INTACT, probe.text_bytes, probe.text)
+                yield Region(start, probe.end, State.INTACT, probe.text_bytes, probe.pieces)
                 start = probe.end
                 continue
         end = next_member(file, start + 1, holds_row)
@@ -145,12 +159,17 @@ def scan_members(file: FileBytes, holds_row: HoldsRow) -> Iterator[Region]:
         start = end
 
 
-def inflate(file: FileBytes, region: Region) -> Iterator[bytes]:
-    """Yield the text of an intact or torn member, in pieces of at most 1 MiB."""
-    if region.text is not None:
-        yield region.text
-    else:
-        yield from _Inflation(file, region.start, region.end)
+def inflate(file: FileBytes, region: Region) -> Iterable[bytes]:
+    """Return the text of an intact or torn member, in pieces of at most ``PIECE_BYTES``."""
+    return _Inflation(file, region.start, region.end) if region.pieces is None else region.pieces
+
+
+def intact_member(file: FileBytes, start: int) -> Region | None:
+    """Return the member that begins at ``start`` if it is intact."""
+    probe = _probe(file, start, file.size)
+    if probe.outcome is not _Outcome.DONE:
+        return None
+    return Region(start, probe.end, State.INTACT, probe.text_bytes, probe.pieces)
 
 
 def _probe(file: FileBytes, start: int, limit: int) -> _Probe:
@@ -164,15 +183,26 @@ def _probe(file: FileBytes, start: int, limit: int) -> _Probe:
             kept.append(text)
         else:
             kept.clear()
-    text_or_none = b"".join(kept) if size <= KEEP_BYTES else None
-    return _Probe(inflation.outcome, inflation.end, size, text_or_none)
+    return _Probe(inflation.outcome, inflation.end, size, tuple(kept) if size <= KEEP_BYTES else None)
 
 
 def _broken_member(file: FileBytes, start: int, end: int) -> Region:
     probe = _probe(file, start, end)
-    if probe.outcome is _Outcome.RAN_OUT:
-        return Region(start, end, State.TORN, probe.text_bytes, probe.text)
+    if probe.outcome is _Outcome.RAN_OUT and not _states_its_length(file, end, probe.text_bytes):
+        return Region(start, end, State.TORN, probe.text_bytes, probe.pieces)
     return Region(start, end, State.CORRUPT)
+
+
+def _states_its_length(file: FileBytes, end: int, text_bytes: int) -> bool:
+    """Say whether the last four bytes look like the length that a whole member ends with.
+
+    Then nothing was torn off: damage made inflating run past the end. Of 960,000 single flipped bits in
+    small members, 17 gave a wrong row that way, and in 26,400 of 26,400 members that ran out so, the
+    text was within a factor of two of the stated length. A torn member ends so by chance in 1 of 1,000
+    cases at most (its text below 1 MiB), and then loses rows that could not be verified anyway.
+    """
+    stated = int.from_bytes(file.read(end - _LENGTH_BYTES, _LENGTH_BYTES), "little")
+    return 0 < text_bytes <= 4 * stated <= 16 * text_bytes
 
 
 def next_member(file: FileBytes, start: int, holds_row: HoldsRow) -> int:

@@ -17,13 +17,20 @@ from collections.abc import Callable, Iterator
 
 from forwardpass.trace.file_bytes import FileBytes
 from forwardpass.trace.line_assembler import LineAssembler, OversizedLine
-from forwardpass.trace.member_scan import GZIP_MAGIC, Region, State, inflate, next_member, scan_members
+from forwardpass.trace.member_scan import (
+    GZIP_MAGIC,
+    PIECE_BYTES,
+    Region,
+    State,
+    inflate,
+    next_member,
+    scan_members,
+)
 from forwardpass.trace.record import TraceRecord, decode_lines, fault_of
 from forwardpass.trace.report import FileFormat, FileReport, Problem, ProblemKind
 
 __all__ = ["SegmentReader"]
 
-_READ_BYTES = 1 << 20
 _LOOK_BYTES = 4096
 
 _DAMAGE = {
@@ -49,7 +56,7 @@ class SegmentReader:
         report.size = file.size
 
     def batches(self) -> Iterator[list[TraceRecord]]:
-        """Yield the file's rows in order, some thousand at a time at most."""
+        """Yield the file's rows in order, in lists that may be empty."""
         self.report.format = self._format()
         if self.report.format is FileFormat.GZIP:
             yield from self._gzip_batches()
@@ -104,7 +111,7 @@ class SegmentReader:
 
     def _plain_batches(self) -> Iterator[list[TraceRecord]]:
         position = 0
-        while text := self._file.read(position, _READ_BYTES):
+        while text := self._file.read(position, PIECE_BYTES):
             position += len(text)
             self.report.text_bytes += len(text)
             yield self._records(self._lines.feed(text))
