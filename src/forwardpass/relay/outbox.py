@@ -111,14 +111,15 @@ class Outbox:
     async def _opened(self) -> PlanePublisher | None:
         """Return a publisher, however long that takes; ``None`` when it is given up at the stop."""
         backoff = Backoff()
-        while not self._closing.is_set():
+        while True:
             try:
                 return await self._open_publisher()
             except Exception as error:  # noqa: BLE001  boundary: a plane that fails must not stop the relay
                 self._complain("open", error)
+            if self._closing.is_set():
+                return None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), backoff.next())
-        return None
 
     async def _publish_some(self, publisher: PlanePublisher) -> bool:
         """Publish a few payloads; False when the publisher is closed and a new one is needed."""

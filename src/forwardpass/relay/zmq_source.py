@@ -8,6 +8,7 @@ it is skipped and counted, and the next message is whole again.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 
@@ -23,7 +24,10 @@ __all__ = ["MAX_FRAME_BYTES", "RECEIVE_HWM", "Batch", "ZmqSource"]
 RECEIVE_HWM = 100_000
 """Messages that wait in this process while nobody receives: about 50 MB, 20 s at 5,000 passes a second."""
 MAX_FRAME_BYTES = 1_048_576
-"""A larger frame makes libzmq drop the connection (it reconnects): an ordinary payload has 450 bytes."""
+"""A larger frame never enters memory: libzmq drops the connection, and a new socket is made.
+
+An ordinary payload has 450 bytes.
+"""
 
 RECONNECT_MS = 100
 RECONNECT_MAX_MS = 250
@@ -38,7 +42,8 @@ KEEPALIVE_PROBES = 3
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _RCVMORE = int(zmq.RCVMORE)
-_WATCHED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+_WATCHED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
+_GIVEN_UP = f"connection dropped: the peer is no ZMQ publisher or sent a frame above {MAX_FRAME_BYTES} bytes"
 
 
 class Batch:
@@ -84,6 +89,8 @@ class ZmqSource:
         self._open()
 
     def _open(self) -> None:
+        self._lost = False
+        self._broken: OSError | None = None
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
         try:
             self._configure(socket)
@@ -117,33 +124,39 @@ class ZmqSource:
         """
         batch = Batch()
         payloads, sequences, recv = batch.payloads, batch.sequence_frames, self._socket.recv
-        for _ in range(limit):
-            try:
+        got = 0  # frames of the message that is being received
+        try:
+            for _ in range(limit):
+                got = 0
                 topic = recv(_NOBLOCK)
-            except zmq.Again:
-                break
-            except zmq.ZMQError as error:
-                if len(batch):
-                    break  # it will fail again, with nothing to lose
-                raise OSError(error.errno, f"{self.url}: {error}") from error
-            try:
-                if topic and not self._socket.get(_RCVMORE):
-                    batch.bad.append(_wrong(1))
+                got = 1
+                if topic and self._ends_here(1, batch):
                     continue
                 seq = recv(_NOBLOCK)
-                if len(seq) != SEQUENCE_BYTES and not self._socket.get(_RCVMORE):
-                    batch.bad.append(_wrong(2))
+                got = 2
+                if len(seq) != SEQUENCE_BYTES and self._ends_here(2, batch):
                     continue
                 frame = recv(_NOBLOCK, False)
                 if frame.more or len(seq) != SEQUENCE_BYTES:
                     self._resynchronise([topic, seq, frame.bytes], bool(frame.more), batch)
                     continue
-            except zmq.ZMQError:  # the message ended where the next frame should have been
-                batch.bad.append(_wrong(FRAME_COUNT - 1))
-                break
-            payloads.append(frame.bytes)
-            sequences.append(seq)
+                payloads.append(frame.bytes)
+                sequences.append(seq)
+        except zmq.Again:
+            if got:  # messages come whole, so this one ended before its next frame
+                batch.bad.append(_wrong(got))
+        except zmq.ZMQError as error:
+            self._broken = OSError(error.errno, f"{self.url}: {error}")
+        if self._broken is not None and limit and not len(batch):
+            raise self._broken
         return batch
+
+    def _ends_here(self, count: int, batch: Batch) -> bool:
+        """Say whether the message had ``count`` frames only; then it is counted as bad."""
+        if self._socket.get(_RCVMORE):
+            return False
+        batch.bad.append(_wrong(count))
+        return True
 
     def _resynchronise(self, frames: list[bytes], more: bool, batch: Batch) -> None:
         """Read to the end of the message that ``frames`` begins, and keep a whole one at its end.
@@ -166,14 +179,24 @@ class ZmqSource:
             batch.bad.append(error)
 
     def look(self) -> None:
-        """Update ``connects`` and ``connected`` from what happened to the connection."""
+        """Update ``connects`` and ``connected`` from what happened to the connection.
+
+        libzmq tries again after every loss of a connection but one: when the peer broke the protocol, or
+        sent a frame beyond the limit, it drops the connection for good. No retry has followed the loss by
+        the next look then, and the socket counts as broken.
+        """
+        lost_before = self._lost
         try:
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(_NOBLOCK))["event"]
+                self._lost = event == zmq.EVENT_DISCONNECTED
                 self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
                 self.connects += self.connected
-        except zmq.ZMQError:  # nothing more happened
-            return
+        except zmq.Again:  # nothing more happened
+            if lost_before and self._lost:
+                self._broken = OSError(errno.EPROTO, f"{self.url}: {_GIVEN_UP}")
+        except zmq.ZMQError as error:
+            self._broken = OSError(error.errno, f"{self.url}: {error}")
 
     def reopen(self) -> None:
         """Throw the socket away and connect with a new one; what it held is lost. Raises as creation."""
@@ -183,9 +206,10 @@ class ZmqSource:
     def close(self) -> None:
         """Close the socket at once. Idempotent."""
         self.connected = False
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close(0)
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close(0)
 
 
 def _wrong(count: int) -> FrameError:

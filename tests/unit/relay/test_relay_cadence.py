@@ -1,0 +1,92 @@
+"""The timing of a relay, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from forwardpass.relay.cadence import (
+    HOLD_SECONDS,
+    LIVE_SECONDS,
+    MAX_TICK_SECONDS,
+    MIN_TICK_SECONDS,
+    QUIET_SECONDS,
+    RECEIVE_LIMIT,
+    Backoff,
+    Pace,
+    is_drained,
+    next_tick,
+)
+
+
+def _settled_tick(messages_per_second: float) -> float:
+    tick = MAX_TICK_SECONDS
+    for _ in range(50):
+        tick = next_tick(tick, int(messages_per_second * tick))
+    return tick
+
+
+@pytest.mark.parametrize(
+    ("per_second", "tick"),
+    [(0, 0.020), (200, 0.020), (3_000, 0.020), (100_000, 0.005), (1_000_000, 0.005)],
+)
+def test_tick_follows_the_rate(per_second: float, tick: float) -> None:
+    """Quiet streams are drained every 20 ms, busy ones every 5 ms, and never outside of that."""
+    assert _settled_tick(per_second) == pytest.approx(tick)
+
+
+def test_observed_time_is_late_by_one_tick_at_most() -> None:
+    """The stated error of the observed time: no tick is longer than 20 ms."""
+    ticks = {next_tick(tick, messages) for tick in (0.005, 0.01, 0.02) for messages in range(0, 2000, 7)}
+
+    assert min(ticks) >= MIN_TICK_SECONDS
+    assert max(ticks) <= MAX_TICK_SECONDS == 0.020
+
+
+@pytest.mark.parametrize(
+    ("since_asked", "since_message", "drained"),
+    [
+        (0.0, 10.0, False),
+        (QUIET_SECONDS, 10.0, True),  # nothing came for long: a tenth of a second is enough
+        (QUIET_SECONDS, 0.01, False),
+        (0.3, QUIET_SECONDS, True),
+        (LIVE_SECONDS, 0.0, True),  # the engine goes on: it is left
+        (LIVE_SECONDS - 0.01, 0.0, False),
+    ],
+)
+def test_when_a_stop_is_done(since_asked: float, since_message: float, drained: bool) -> None:
+    """An empty stream is done when it has been quiet, or when the engine never will be."""
+    now = 1000.0
+
+    assert is_drained(now, now - since_asked, now - since_message) is drained
+
+
+def test_waits_grow_and_start_again() -> None:
+    """Waits double up to a limit; a success starts them again."""
+    backoff = Backoff()
+    waits = [backoff.next() for _ in range(8)]
+    backoff.reset()
+
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert backoff.next() == 0.1
+
+
+def test_pace_without_a_trace() -> None:
+    """Without a trace nothing holds the receiving back."""
+    assert Pace().limit(0.0, None, 8) == RECEIVE_LIMIT
+
+
+def test_pace_shares_the_room() -> None:
+    """A backlog is taken as the trace has room, shared among the streams."""
+    assert Pace().limit(0.0, 4 * RECEIVE_LIMIT, 4) == RECEIVE_LIMIT
+    assert Pace().limit(0.0, 1000, 4) == 250
+    assert Pace().limit(0.0, 0, 1) == 0
+
+
+def test_pace_gives_up_on_a_stuck_trace() -> None:
+    """A trace without room holds a backlog back for a second and no longer, until the backlog is gone."""
+    pace = Pace()
+    limits = [pace.limit(now, 0, 1) for now in (10.0, 10.5, 10.0 + HOLD_SECONDS, 60.0)]
+    pace.emptied()
+
+    assert limits == [0, 0, RECEIVE_LIMIT, RECEIVE_LIMIT]
+    assert pace.limit(61.0, 0, 1) == 0
