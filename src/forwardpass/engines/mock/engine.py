@@ -128,14 +128,13 @@ class MockEngine:
         self.publisher.publish(measure(step, queued, now - since, self.dp_rank))
 
     def _gpu_seconds(self, step: Step) -> float:
-        chunks = step.chunks
+        tokens, pairs, kv_tokens = 0, 0, sum(step.contexts)
+        for chunk in step.chunks:
+            tokens += chunk.tokens
+            pairs += chunk.tokens * chunk.computed + chunk.tokens * (chunk.tokens + 1) // 2
+            kv_tokens += chunk.computed
         seconds = self._config.cost.gpu_seconds(
-            prefill_tokens=sum(chunk.tokens for chunk in chunks),
-            pairs=sum(
-                chunk.tokens * chunk.computed + chunk.tokens * (chunk.tokens + 1) // 2 for chunk in chunks
-            ),
-            decode_requests=len(step.contexts),
-            kv_tokens=sum(step.contexts) + sum(chunk.computed for chunk in chunks),
+            prefill_tokens=tokens, pairs=pairs, decode_requests=len(step.contexts), kv_tokens=kv_tokens
         )
         if self._config.noise:
             noise = min(_NOISE_LIMIT, max(-_NOISE_LIMIT, self._random.gauss(0.0, 1.0)))

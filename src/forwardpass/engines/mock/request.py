@@ -29,8 +29,8 @@ class Request:
     """
 
     __slots__ = (
-        "blocks", "computed", "goal", "known", "lost", "output_tokens", "pending", "prefix_id",
-        "prefix_tokens", "prompt_tokens", "status", "uid",
+        "blocks", "computed", "final_tokens", "goal", "known", "lost", "output_tokens", "pending",
+        "prefix_id", "prefix_tokens", "prompt_tokens", "status", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +39,8 @@ class Request:
         self.uid = uid
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
+        self.final_tokens = prompt_tokens + output_tokens - 1
+        """Tokens whose KV is ever needed: the last output token is never computed."""
         self.prefix_id = prefix_id
         self.prefix_tokens = prefix_tokens
         self.status = Status.WAITING
@@ -53,11 +55,6 @@ class Request:
         self.blocks: list[int] = []
         self.lost = 0
         """What ``computed`` was when it was preempted last; 0 if it never was."""
-
-    @property
-    def final_tokens(self) -> int:
-        """Tokens whose KV is ever needed: the last output token is never computed."""
-        return self.prompt_tokens + self.output_tokens - 1
 
     @property
     def remaining(self) -> int:

@@ -81,6 +81,7 @@ class Scheduler:
         if not step.preempted:  # who had to make room must not lose it to a newcomer
             self._admit_waiting(step, budget)
         self._unreported = False
+        self.totals.decode_tokens += len(step.contexts)
         return step
 
     def update(self, step: Step) -> None:
@@ -100,16 +101,21 @@ class Scheduler:
             self.running = [request for request in self.running if request.status is Status.RUNNING]
 
     def _continue_running(self, step: Step, budget: int) -> int:
-        running, index = self.running, 0
+        # The inner loop of a simulation: what the common case, a decode inside its block, does not need
+        # is tested before it is called.
+        running, block_tokens, index = self.running, self.kv.block_tokens, 0
         while budget > 0 and index < len(running):
             request = running[index]
-            tokens = min(request.remaining, budget)
-            if tokens and not self._make_room(request, tokens, step):
-                break  # it was the last one and gave up its own blocks
-            if tokens:
-                self._add(step, request, tokens)
-                budget -= tokens
             index += 1
+            tokens = request.remaining
+            if not tokens:
+                continue
+            tokens = min(tokens, budget)
+            crowded = request.computed + tokens > len(request.blocks) * block_tokens
+            if crowded and not self._make_room(request, tokens, step):
+                break  # it was the last one and gave up its own blocks
+            self._add(step, request, tokens)
+            budget -= tokens
         return budget
 
     def _admit_waiting(self, step: Step, budget: int) -> None:
@@ -162,15 +168,11 @@ class Scheduler:
             self.totals.prefill_tokens += tokens
         else:
             step.contexts.append(before)
-            self.totals.decode_tokens += 1
         if after >= request.goal:
             request.pending += 1
             step.sampling.append(request)
-        self._remember_full_blocks(request, before, after)
-
-    def _remember_full_blocks(self, request: Request, before: int, after: int) -> None:
         block_tokens = self.kv.block_tokens
-        for index in range(before // block_tokens, after // block_tokens):
+        for index in range(before // block_tokens, after // block_tokens):  # blocks that became full
             self.kv.remember(request.blocks[index], request.block_key(index, block_tokens))
 
     def _finish(self, request: Request) -> None:
