@@ -32,7 +32,12 @@ def start(folder: Path, script: str) -> subprocess.Popen[str]:
     """Start a process that records below ``folder``."""
     code = PRELUDE + textwrap.dedent(script)
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, str(folder), str(Path(__file__).parent)],
+        [
+            sys.executable,
+            *("-W", "error"),
+            *("-W", "ignore:This process:DeprecationWarning"),  # newer Pythons warn of forks beside threads
+            *("-c", code, str(folder), str(Path(__file__).parent)),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

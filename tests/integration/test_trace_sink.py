@@ -175,10 +175,12 @@ def test_a_slow_disk_costs_the_oldest(tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING), recording(tmp_path, create_file=gate.file) as sink:
         sink.offer(SOURCE, payload(0))
         assert gate.reached.wait(LIMIT_SECONDS)
+        assert sink.room() == 8192
         begin = time.perf_counter()
         assert all(sink.offer(SOURCE, payload(counter)) for counter in range(1, total))
         took = time.perf_counter() - begin
         lagging = sink.counts()
+        assert sink.room() == 0
         check_ledger(lagging)
         gate.open.set()
 

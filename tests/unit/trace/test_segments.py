@@ -44,6 +44,7 @@ def test_segments_live_beside_the_prefix(prefix: str, folder: str) -> None:
         ("fpm.77.00000a.jsonl.gz", None),
         ("fpm.77.٠٠٠٠٠١.jsonl.gz", None),
         ("fpm.77.+00001.jsonl.gz", None),
+        ("fpm.77.00000².jsonl.gz", None),
         ("fpm.77..jsonl.gz", None),
         ("fpm.77.000000.jsonl", None),
         ("fpm.77.000000.jsonl.lock", None),
