@@ -1,0 +1,124 @@
+"""``forwardpass vllm serve`` with a real vLLM: started, driven over HTTP, stopped, always cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 240.0
+STOP_SECONDS = 60.0
+
+
+def free_port(count: int = 1) -> int:
+    """Return the first of ``count`` free ports below the ephemeral range."""
+    for _ in range(200):
+        base = random.randrange(22_000, 32_000)
+        if all(_is_free(base + offset) for offset in range(count)):
+            return base
+    raise AssertionError("no free port")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class ServedVllm:
+    """One server. ``words`` is its stderr (ours and vLLM's) once it has stopped."""
+
+    def __init__(
+        self, model: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]
+    ) -> None:
+        self.model = model
+        self.http_port = free_port()
+        self.words = ""
+        self._stderr = folder / "stderr.txt"
+        command = [
+            *(sys.executable, "-m", "forwardpass", "vllm", "serve", model),
+            *("--enforce-eager", "--max-model-len", "2048", "--host", "127.0.0.1"),
+            *("--port", str(self.http_port), *arguments),
+        ]
+        with self._stderr.open("wb") as stderr, (folder / "stdout.txt").open("wb") as stdout:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+
+    def wait_until_up(self) -> None:
+        """Wait for /health; fails with what the server wrote if it ends or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self._stderr.read_text()[-3000:]
+            with contextlib.suppress(OSError):
+                if self._request("GET", "/health", None)[0] == 200:
+                    return
+            time.sleep(0.25)
+        raise AssertionError(f"not up within {START_SECONDS} s: {self._stderr.read_text()[-3000:]}")
+
+    def post(self, path: str, **body: Any) -> dict[str, Any]:
+        """Send a request for our model and return the parsed answer, which has to be a good one."""
+        status, text = self._request("POST", path, json.dumps({"model": self.model, **body}))
+        assert status == 200, text
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    def _request(self, method: str, path: str, body: str | None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
+        try:
+            connection.request(method, path, body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal to the launcher alone, and return its exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(STOP_SECONDS)
+        self.words = self._stderr.read_text()
+        return status
+
+    def kill(self) -> None:
+        """Kill whatever is left: the launcher, and the process group that vLLM has to itself."""
+        for group in self._child_groups():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def _child_groups(self) -> set[int]:
+        """Return the process groups of the launcher's session besides its own."""
+        groups = set()
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                _, _, group, session = stat.read_text().rpartition(")")[2].split()[:4]
+                if int(session) == self.process.pid:
+                    groups.add(int(group))
+        return groups
+
+
+@contextlib.contextmanager
+def served(
+    model: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]
+) -> Iterator[ServedVllm]:
+    """Start a server, wait until it is up, and leave nothing of it behind."""
+    server = ServedVllm(model, arguments, folder, environment)
+    try:
+        server.wait_until_up()
+        yield server
+    finally:
+        server.kill()
