@@ -27,16 +27,16 @@ sys.exit(asyncio.run(main()))
 # Notes its pid and every signal it gets; SIGTERM ends it with status 7 after a moment.
 CHILD = """
 import os, signal, sys, time
-log = open(sys.argv[1], "a", buffering=1)
-def note(number, frame):
-    log.write(signal.Signals(number).name + "\\n")
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def note(number, frame):  # may interrupt itself: no buffer
+    os.write(log, signal.Signals(number).name.encode() + b"\\n")
     if number == signal.SIGTERM:
         time.sleep(0.1)
         sys.exit(7)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
                signal.SIGCONT):
     signal.signal(number, note)
-log.write(f"pid {os.getpid()}\\n")
+os.write(log, f"pid {os.getpid()}\\n".encode())
 while True:
     time.sleep(0.05)
 """
