@@ -305,20 +305,25 @@ def test_two_processes() -> None:
     assert [seq for batch in batches for seq in batch.sequences()] == list(range(500))
 
 
-@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, bytes(64)])
+@pytest.mark.parametrize(
+    "greeting",
+    [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, bytes(64)],
+    ids=["silent", "http", "ones", "zeros"],
+)
 def test_a_stranger_on_the_port(greeting: bytes) -> None:
     """A port that speaks no ZMQ gives no payload; when the engine takes the port over, it is joined."""
     url = free_url()
     host, port = url.removeprefix("tcp://").split(":")
-    with contextlib.closing(socket.create_server((host, int(port)))) as listener:
-        source = ZmqSource(url)
-        listener.settimeout(LIMIT_SECONDS)
-        peer, _ = listener.accept()
-        with peer:
-            peer.sendall(greeting)
-            peer.settimeout(LIMIT_SECONDS)
-            peer.recv(1)
-    with contextlib.closing(source), publishing_at(url) as publisher:
+    with contextlib.ExitStack() as stack:
+        with contextlib.closing(socket.create_server((host, int(port)))) as listener:
+            source = stack.enter_context(contextlib.closing(ZmqSource(url)))
+            listener.settimeout(LIMIT_SECONDS)
+            peer, _ = listener.accept()
+            with peer, contextlib.suppress(ConnectionError):
+                peer.sendall(greeting)
+                peer.settimeout(LIMIT_SECONDS)
+                peer.recv(1)
+        publisher = stack.enter_context(publishing_at(url))
         end = time.monotonic() + LIMIT_SECONDS
         batch = Batch()
         while not batch.payloads and time.monotonic() < end:

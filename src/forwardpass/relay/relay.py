@@ -111,7 +111,7 @@ class RelayStats(Struct, frozen=True):
     """What became of the messages on their way to the event plane; ``None`` without one."""
     last_received_unix_ms: int | None
     connected: bool
-    """Whether a publisher was connected at the last look."""
+    """Whether a publisher was connected at the last look; false once the relay is closed."""
     reconnects: int
     """Connections after the first."""
     receive_errors: int
@@ -191,6 +191,7 @@ class Relay:
 
     def close(self) -> None:
         """Release the socket. Idempotent."""
+        self._source.look()
         self._source.close()
 
     def _pass_on(self, batch: FrameBatch) -> None:

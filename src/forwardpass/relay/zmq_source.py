@@ -185,6 +185,8 @@ class ZmqSource:
         sent a frame beyond the limit, it drops the connection for good. No retry has followed the loss by
         the next look then, and the socket counts as broken.
         """
+        if self._socket.closed:
+            return
         lost_before = self._lost
         try:
             while True:
