@@ -20,10 +20,10 @@ START_SECONDS = 240.0
 STOP_SECONDS = 60.0
 
 
-def free_port(count: int = 1) -> int:
-    """Return the first of ``count`` free ports below the ephemeral range."""
+def free_port(count: int = 1, first: int = 22_000) -> int:
+    """Return the first of ``count`` free ports among the 9,000 from ``first`` on."""
     for _ in range(200):
-        base = random.randrange(22_000, 32_000)
+        base = random.randrange(first, first + 9_000)
         if all(_is_free(base + offset) for offset in range(count)):
             return base
     raise AssertionError("no free port")
@@ -45,7 +45,7 @@ class ServedVllm:
         self, model: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]
     ) -> None:
         self.model = model
-        self.http_port = free_port()
+        self.http_port = free_port(first=12_000)  # never one of the stream's
         self.words = ""
         self._stderr = folder / "stderr.txt"
         command = [
