@@ -9,6 +9,7 @@ from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.engine import MockEngine
 from forwardpass.engines.mock.load import Lengths, Load, arrivals, realistic
 from forwardpass.testing.clock import ManualClock
+from forwardpass.testing.passes import simulated_passes
 from forwardpass.testing.publishers import ListPublisher
 
 
@@ -45,6 +46,17 @@ def test_ranks_have_loads_of_their_own():
 
     assert [m.wall_time for m in first] != [m.wall_time for m in second]
     assert {m.dp_rank for m in second} == {1}
+
+
+def test_a_rank_in_a_cluster_is_the_rank_alone():
+    """Each rank is called exactly when it wished, whoever else shares the timeline."""
+    load = Load(20.0, Lengths(300, 0.5), Lengths(40, 0.5), limit=60)
+    together = cluster(load, ranks=3, seed=5)
+    together.run()
+
+    for rank, engine in enumerate(together.engines):
+        alone = list(simulated_passes(load, seed=5, dp_rank=rank, worker_id="list"))
+        assert engine.publisher.messages == alone
 
 
 def test_a_run_in_pieces_is_the_run_in_one():
