@@ -147,7 +147,9 @@ class Pump(Generic[T]):
         self._wake = threading.Event()
         self._ready = threading.Event()
         # Reentrant: a signal handler may stop the pump while the same thread is stopping it.
+        # The pump's own thread never takes the first one, so that whoever holds it may wait for the thread.
         self._lock = threading.RLock()
+        self._settle_lock = threading.RLock()
         # Not Thread.join: if a signal handler's exception interrupts it, Python 3.11 takes the thread for
         # ended, and what it is still draining would be counted as lost.
         self._ended = False
@@ -383,7 +385,7 @@ class Pump(Generic[T]):
             self._fault("close", f"internal error while closing: {error!r}")
 
     def _lose_queue(self, reason: DropReason) -> None:
-        with self._lock:  # of several threads that stop the pump, one counts each item
+        with self._settle_lock:  # of several threads that stop the pump, one counts each item
             while self._queue:
                 try:
                     self._queue.popleft()

@@ -41,6 +41,22 @@ def test_shutdown_sends_what_is_queued_and_is_idempotent() -> None:
         assert publisher.counts().pending == 0
 
 
+def test_shutdown_waits_for_a_reader_that_is_behind() -> None:
+    """What is sent but not yet received is delivered if the reader takes it within the timeout."""
+    with publishing(worker_id="x" * 20_000) as publisher, reading(publisher.port, small=True) as slow:
+        begin = join(publisher, slow)
+        for _ in range(500):  # 10 MB: more than the buffers on the way
+            publisher.publish(one_pass())
+        ending = threading.Thread(target=publisher.shutdown, args=(20,))
+        ending.start()
+        time.sleep(0.5)
+        received = [slow.read_pass()[0] for _ in range(500)]
+        ending.join(25)
+
+        assert received == list(range(begin, begin + 500))
+        assert not ending.is_alive()
+
+
 def test_shutdown_is_bounded_with_a_stalled_subscriber() -> None:
     """WIRE-47: A subscriber that never reads cannot hold up the end for longer than the timeout."""
     with publishing(worker_id="x" * 20_000) as publisher, reading(publisher.port, small=True) as stalled:

@@ -57,6 +57,34 @@ def test_a_signal_handler_may_stop_a_pump_that_is_being_stopped() -> None:
     assert result.stdout.strip() == "[True, True]"
 
 
+def test_a_signal_handler_may_stop_a_pump_anywhere_in_its_stop() -> None:
+    """Even a signal that arrives while stop() changes the pump's state finds no lock held against it."""
+    result = run_script(
+        """
+        class Clock:
+            armed = False
+            def unix_ms(self): return 0
+            def monotonic(self):
+                if self.armed and threading.current_thread() is threading.main_thread():
+                    self.armed = False
+                    signal.raise_signal(signal.SIGTERM)  # stop() reads the clock in its critical section
+                return time.monotonic()
+        clock = Clock()
+        pump, task = make(clock=clock)
+        pump.start()
+        pump.offer(1)
+        reports = []
+        signal.signal(signal.SIGTERM, lambda *_: reports.append(pump.stop(5)))
+        clock.armed = True
+        reports.append(pump.stop(5))
+        print([tuple(report) for report in reports], task.seen)
+        """
+    )
+
+    assert_silent_success(result)
+    assert result.stdout.strip() == "[(True, 0), (True, 0)] [1]"
+
+
 def test_an_interrupted_start_leaves_no_thread() -> None:
     """Ctrl-C while open() hangs comes out of start(); what open acquires late is closed again."""
     result = run_script(

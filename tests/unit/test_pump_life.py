@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from parked_pump import make, parked
+from parked_pump import Task, make, parked
 
-from forwardpass.pump import (
-    BATCH_ITEMS,
-    StopReport,
-)
+from forwardpass.counters import Counters
+from forwardpass.pump import BATCH_ITEMS, Pump, StopReport
 
 
 def test_a_pump_that_was_never_started_refuses_and_stops() -> None:
@@ -157,3 +155,27 @@ def test_no_thread_means_a_closed_pump(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert not pump.offer(1)
     assert pump.counters.snapshot().dropped == {"closed": 1}
+
+
+def test_an_offer_overtaken_by_a_stop_is_settled_by_the_next_one() -> None:
+    """An item appended after the thread's last look is pending, then lost as deadline: never forgotten."""
+    counters = Counters()
+    task = Task(counters)
+
+    class StopsMidOffer(int):
+        """A capacity that stops the pump when it is compared: after the state was seen to be open."""
+
+        def __le__(self, other: int) -> bool:
+            assert pump.stop(5).finished
+            return False
+
+    pump: Pump[int] = Pump(task, name="test", capacity=StopsMidOffer(10), counters=counters)
+    pump.start()
+    accepted = pump.offer(1)
+    overtaken = counters.snapshot()
+    report = pump.stop(5)
+
+    assert accepted
+    assert (overtaken.pending, overtaken.dropped) == (1, {})
+    assert report == StopReport(finished=True, undelivered=1)
+    assert (counters.snapshot().pending, counters.snapshot().dropped) == (0, {"deadline": 1})
