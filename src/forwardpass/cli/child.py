@@ -80,10 +80,12 @@ class SignalPasser:
         self._early.clear()
 
     def _pass_on(self, number: signal.Signals) -> None:
-        if self._process is None:
+        process = self._process
+        if process is None:
             self._early.append(number)
-        elif self._process.returncode is None:
-            _quietly(self._process.send_signal, number)
+        elif process.returncode is None:
+            # Not process.send_signal: it may reap the child, and the event loop would then report 255.
+            _quietly(lambda signum: os.kill(process.pid, signum), number)
 
     def _stop_both(self) -> None:
         self._signal_group(signal.SIGTSTP)
