@@ -94,7 +94,9 @@ def test_the_server_stops_with_its_own_status(run: Run) -> None:
 
 
 def test_every_token_that_the_api_counts_is_in_the_trace(run: Run) -> None:
-    """Prefill tokens are prompt tokens without cache hits; each later token of an answer is one decode."""
+    """ENG-02: Prefill tokens are prompt tokens without cache hits; each later token of an answer is one
+    decode.
+    """
     scheduled = [row.metrics.scheduled_requests for row in run.rows]
     prompt = usage(run, lambda block: block["prompt_tokens"])
     cached = usage(run, lambda block: (block["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
@@ -113,7 +115,7 @@ def test_the_counters_have_no_gap(run: Run) -> None:
 
 
 def test_rows_say_who_they_are_from(run: Run) -> None:
-    """One drawn id is the worker's and the producer's (D-29); rank 0; every pass took time."""
+    """ENG-35, TRACE-13, D-29: one drawn id is the worker's and the producer's; rank 0; passes took time."""
     (worker,) = {row.metrics.worker_id for row in run.rows}
     passes = [row for row in run.rows if row.metrics.wall_time > 0]
 
@@ -142,7 +144,7 @@ def test_the_doctor_finds_the_stream_healthy(run: Run) -> None:
 
 
 def test_the_launcher_says_what_it_does_and_sums_up(run: Run) -> None:
-    """One line on the port and the plane (D-31) at the start, the summary at the end."""
+    """RELAY-05: One line on the port and the plane (D-31) at the start, the summary at the end."""
     assert f"port {run.fpm_port}" in run.words
     assert "no event plane" in run.words
     assert "kind of pass" in run.words
@@ -152,8 +154,8 @@ def test_the_launcher_says_what_it_does_and_sums_up(run: Run) -> None:
 def test_an_embedding_server_with_a_scheduler_of_its_own_serves_without_forward_passes(
     vllm: object, tiny_model: str, vllm_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """An unsupported role and a foreign scheduler are each named once; nothing of ours is put in; it
-    embeds, and stops on SIGINT with its own status (3.2, D-17).
+    """An unsupported role and a foreign scheduler are each named once; nothing of ours is put in; it embeds,
+    and stops on SIGINT with its own status (D-17).
     """
     arguments = [
         *("--runner", "pooling", "--convert", "embed"),

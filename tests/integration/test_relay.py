@@ -62,7 +62,9 @@ async def take_all(subscriber: PlaneSubscriber) -> list[bytes]:
 
 
 def test_every_pass_reaches_trace_and_plane(tmp_path: Path) -> None:
-    """Of two ranks every pass is in the trace once, and on the plane bit for bit, in order per rank."""
+    """RELAY-03: Of two ranks every pass is in the trace once, and on the plane bit for bit, in order per
+    rank.
+    """
 
     async def run() -> None:
         urls = [free_url(), free_url()]
@@ -122,7 +124,9 @@ def test_rows_carry_the_endpoint_and_the_time_of_the_drain(tmp_path: Path) -> No
 
 
 def test_garbage_is_forwarded_but_not_recorded(tmp_path: Path) -> None:
-    """The plane gets malformed payloads as they are; the trace refuses and counts them; neither stops."""
+    """RELAY-02: The plane gets malformed payloads as they are; the trace refuses and counts them; neither
+    stops.
+    """
 
     async def run() -> None:
         url = free_url()
@@ -147,7 +151,7 @@ def test_garbage_is_forwarded_but_not_recorded(tmp_path: Path) -> None:
 
 
 def test_wrong_frames_are_skipped(tmp_path: Path) -> None:
-    """Messages with other frames go nowhere, are counted, and cost their neighbours nothing."""
+    """RELAY-02: Messages with other frames go nowhere, are counted, and cost their neighbours nothing."""
 
     async def run() -> None:
         url = free_url()
@@ -171,7 +175,7 @@ def test_wrong_frames_are_skipped(tmp_path: Path) -> None:
 
 
 def test_engine_binds_later_than_the_relay(tmp_path: Path) -> None:
-    """A relay that starts before its engine joins it when it comes."""
+    """RELAY-04: A relay that starts before its engine joins it when it comes."""
 
     async def run() -> None:
         url = free_url()
@@ -189,7 +193,7 @@ def test_engine_binds_later_than_the_relay(tmp_path: Path) -> None:
 
 
 def test_engine_restarts_on_the_same_port(tmp_path: Path) -> None:
-    """After a restart of the engine the relay goes on by itself and counts the restart."""
+    """RELAY-04, RELAY-07: after a restart of the engine the relay goes on, and counts the restart."""
 
     async def run() -> None:
         url = free_url()
@@ -232,7 +236,9 @@ def test_lost_messages_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_hanging_plane_delays_nothing(tmp_path: Path) -> None:
-    """While publishing hangs passes are recorded at once; the plane loses its oldest, counted."""
+    """RELAY-03, RELAY-06: While publishing hangs passes are recorded at once; the plane loses its oldest,
+    counted.
+    """
 
     async def run() -> None:
         url = free_url()
@@ -286,7 +292,7 @@ def test_a_failing_plane_loses_no_row(tmp_path: Path) -> None:
 
 
 def test_one_dead_rank_does_not_hurt_the_other(tmp_path: Path) -> None:
-    """A rank that never comes, and one that dies, leave the third rank's rows complete."""
+    """RELAY-01: A rank that never comes, and one that dies, leave the third rank's rows complete."""
 
     async def run() -> None:
         urls = [free_url(), free_url(), free_url()]
@@ -380,7 +386,7 @@ def test_oversize_frame_is_survived(tmp_path: Path) -> None:
 
 
 def test_stop_drains_a_backlog(tmp_path: Path) -> None:
-    """What was sent before the stop is recorded, even when nothing of it had been received yet."""
+    """RELAY-08: What was sent before the stop is recorded, even when nothing of it had been received yet."""
 
     async def run() -> None:
         url = free_url()

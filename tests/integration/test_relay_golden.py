@@ -80,7 +80,9 @@ def replay(folder: str, into: Path) -> tuple[list[dict[str, Any]], list[bytes], 
 
 @pytest.mark.parametrize("folder", WITH_RAW_FRAMES)
 def test_same_rows_as_the_reference(folder: str, tmp_path: Path) -> None:
-    """Each captured frame becomes the row that the reference wrote for it: fields, order and values."""
+    """TRACE-10, TRACE-20: Each captured frame becomes the row that the reference wrote for it: fields, order
+    and values.
+    """
     made, published, sent = replay(folder, tmp_path)
     reference = reference_rows(folder)
 

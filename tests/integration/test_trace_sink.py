@@ -66,7 +66,7 @@ class Gate:
 
 
 def test_what_is_offered_is_in_the_files(tmp_path: Path) -> None:
-    """TRACE-31: in full mode every payload becomes one row, in order, with its source and times."""
+    """TRACE-31, TRACE-11, TRACE-13: full mode gives one row per payload, in order, with source and times."""
     before = time.time_ns() // 1_000_000
     with recording(tmp_path) as sink:
         for counter in range(500):

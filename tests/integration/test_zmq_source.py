@@ -121,7 +121,7 @@ BAD = {
 def test_bad_frames_between_good_messages(
     pair: tuple[PlainPublisher, ZmqSource], frames: tuple[bytes, ...], counts: list[int]
 ) -> None:
-    """A message with the wrong frames is skipped and counted; the ones around it arrive."""
+    """RELAY-02: A message with the wrong frames is skipped and counted; the ones around it arrive."""
     publisher, source = pair
     publisher.send(b"before")
     publisher.send_frames(*frames)
@@ -156,7 +156,7 @@ def test_a_topic_is_no_fault(pair: tuple[PlainPublisher, ZmqSource]) -> None:
 
 
 def test_any_mixture_of_good_and_bad(pair: tuple[PlainPublisher, ZmqSource]) -> None:
-    """Whatever comes between, every good message arrives, in order, and bad ones are counted."""
+    """RELAY-02: Whatever comes between, every good message arrives, in order, and bad ones are counted."""
     publisher, source = pair
     randomness = random.Random(11)
     sent: list[bytes] = []

@@ -71,7 +71,9 @@ def test_what_we_encode_is_canonical(metrics: ForwardPassMetrics) -> None:
 def test_newer_messages_keep_everything(
     metrics: ForwardPassMetrics, top: dict[str, Any], nested: dict[str, Any]
 ) -> None:
-    """WIRE-16, WIRE-23, TRACE-22, D-8: unknown fields are ignored, kept on request, and kept in the trace."""
+    """WIRE-24, WIRE-16, WIRE-23, TRACE-22, D-8: unknown fields are ignored, kept on request, and kept in the
+    trace.
+    """
     document = with_extras(metrics, top, nested)
     data = msgspec.msgpack.encode(document)
     full = decode_full(data)

@@ -112,7 +112,7 @@ def test_a_batch_larger_than_the_queue() -> None:
 
 
 def test_close_gives_up_at_the_deadline() -> None:
-    """A plane that hangs through the stop costs what is left, the payload in flight included."""
+    """RELAY-08: A plane that hangs through the stop costs what is left, the payload in flight included."""
 
     async def run() -> None:
         publisher = ScriptedPublisher()

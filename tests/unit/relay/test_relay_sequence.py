@@ -26,7 +26,7 @@ from forwardpass.relay.sequence import SequenceWatch
     ],
 )
 def test_counts(numbers: list[int], gaps: int, lost: int, restarts: int) -> None:
-    """Skipped numbers are gaps and losses, numbers that do not grow are restarts."""
+    """RELAY-07: Skipped numbers are gaps and losses, numbers that do not grow are restarts."""
     watch = SequenceWatch()
     watch.note_many(numbers)
 

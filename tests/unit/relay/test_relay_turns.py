@@ -101,7 +101,9 @@ def make(
 
 
 def test_payloads_pass_untouched_to_trace_and_plane() -> None:
-    """Whatever the bytes are, both get them as they came, in order, with the time of the drain."""
+    """RELAY-02, RELAY-03, WIRE-16: Whatever the bytes are, both get them as they came, in order, with the
+    time of the drain.
+    """
     payloads = [b"", b"garbage", b"\x87\x00"]
     trace, outbox = ListTrace(), RecordingOutbox()
     relay = make(ScriptedSource(batch(*enumerate(payloads))), trace, outbox)
@@ -112,7 +114,7 @@ def test_payloads_pass_untouched_to_trace_and_plane() -> None:
 
 
 def test_trace_comes_first() -> None:
-    """A payload is offered to the trace before the plane gets it (design: persist, then publish)."""
+    """RELAY-03: A payload is offered to the trace before the plane gets it."""
     order: list[str] = []
 
     class OrderedTrace(ListTrace):
@@ -135,7 +137,7 @@ def test_without_trace_and_plane() -> None:
 
 
 def test_stats() -> None:
-    """Every fact about the stream is counted."""
+    """RELAY-07: Every fact about the stream is counted."""
     source = ScriptedSource(batch((5, b"a"), (8, b"b"), bad=2), batch((0, b"c")))
     source.connects = 3
     relay = make(source, ListTrace(accepts=2))
@@ -159,7 +161,7 @@ def test_nothing_received_yet() -> None:
 
 
 def test_a_failed_receive_is_tried_again_with_growing_waits(caplog: pytest.LogCaptureFixture) -> None:
-    """A broken socket is made anew after 0.1 s, 0.2 s, …; a message resets the wait (D-19)."""
+    """RELAY-04: A broken socket is made anew after 0.1 s, 0.2 s, …; a message resets the wait (D-19)."""
     source = ScriptedSource(OSError("broken"), OSError("still"), batch((0, b"x")), OSError("again"))
     relay = make(source)
     relay.turn(10.0, 1)
@@ -206,7 +208,7 @@ def test_a_bug_does_not_escape(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_broken_trace_does_not_take_the_plane_with_it() -> None:
-    """The plane gets its payloads even when the trace raises."""
+    """RELAY-03: The plane gets its payloads even when the trace raises."""
     outbox = RecordingOutbox()
     make(ScriptedSource(batch((0, b"x"))), BrokenTrace(), outbox).turn(0.0, 1)
 
@@ -214,7 +216,7 @@ def test_a_broken_trace_does_not_take_the_plane_with_it() -> None:
 
 
 def test_bad_frames_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A thousand bad messages are one log line and a count."""
+    """RELAY-02: A thousand bad messages are one log line and a count."""
     relay = make(ScriptedSource(*[batch(bad=10)] * 100))
     for turn in range(100):
         relay.turn(turn / 100, 10)

@@ -44,7 +44,7 @@ def rows(*payloads: bytes) -> bytes:
 
 
 def test_the_text_of_a_row() -> None:
-    """TRACE-10: keys in the documented order, no spaces, a newline at the end."""
+    """TRACE-10, TRACE-14: keys in the documented order, no spaces, a newline at the end."""
     expected = (
         '{"timestamp":17,"event":{"schema":"dynamo.fpm.trace.v1",'
         '"source":{"namespace":"dynamo","component":"backend","producer_id":"42"},'

@@ -159,7 +159,7 @@ def test_what_a_reader_refuses(data: bytes, path: str, reader: Callable[[bytes],
 @pytest.mark.parametrize("reader", [decode_strict, decode_full])
 @pytest.mark.parametrize(("data", "version"), named(UNSUPPORTED))
 def test_other_versions(data: bytes, version: int, reader: Callable[[bytes], object]) -> None:
-    """WIRE-18, D-6: another version is named as such, whatever its body looks like."""
+    """WIRE-05, WIRE-18, D-6: another version is named as such, whatever its body looks like."""
     with pytest.raises(UnsupportedVersion) as caught:
         reader(data)
 

@@ -127,7 +127,7 @@ def test_ids_are_signed_64_bit(name: str) -> None:
     ids=repr,
 )
 def test_other_versions(change: Document) -> None:
-    """TRACE-21, D-6: another integer version is called unsupported, whatever else is wrong."""
+    """WIRE-05, TRACE-21, D-6: another integer version is called unsupported, whatever else is wrong."""
     with pytest.raises(UnsupportedVersion) as caught:
         validate_payload(pack({**document(), **change}))
 
