@@ -137,6 +137,22 @@ def test_every_test_states_a_fact() -> None:
     assert not found
 
 
+def test_docstrings_cite_what_a_reader_has() -> None:
+    """A docstring names clauses and decisions of the specification here, no section of any other text."""
+    cited = re.compile(r"\((live spec )?\d\.\d{1,2}[,:)]|^\d\.\d{1,2}[,:] |\btrap \d+\)|live spec")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.body[0].lineno}"
+        for folder in (SOURCE, TESTS, ROOT / "benchmarks", ROOT / "scripts")
+        for path, tree in parsed(folder)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and cited.search(ast.get_docstring(node) or "")
+        and path != Path(__file__)
+    ]
+
+    assert not found
+
+
 def asserts(node: ast.AST) -> bool:
     """Say whether code asserts something, expects an error, or fails on purpose."""
     return any(
