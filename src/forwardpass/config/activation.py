@@ -133,8 +133,8 @@ def _warnings(
     lines = []
     if foreign_scheduler is not None:
         lines.append(
-            f"--scheduler-cls {foreign_scheduler} is kept: the instrumented scheduler class will not be used and "
-            "no forward passes are generated; remove the option, or make that class a subclass of ours"
+            f"--scheduler-cls {foreign_scheduler} is kept: the instrumented scheduler class will not be used "
+            "and no forward passes are generated; remove the option, or make that class a subclass of ours"
         )
     if role.supported:
         return tuple(lines)
