@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,6 +20,7 @@ from forwardpass.config import variables as v
 from forwardpass.config.settings import CaptureMode, RelaySettings, Sources, TraceSettings
 from forwardpass.counters import DropReason
 from forwardpass.trace.policy import TraceDecision
+from forwardpass.trace.sink import TraceCounts
 
 __all__ = ["exit_code", "record", "record_sources"]
 
@@ -151,7 +152,10 @@ def _report(result: RecordingResult, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         write_json(result)
     elif result.trace is not None and result.files:
-        _report_files(result)
+        _report_files(result.files, result.trace)
+        if not quiet:
+            prefix = result.files[0].rpartition(".jsonl")[0].rpartition(".")[0]
+            say(f"look further: forwardpass trace stats {prefix}")
     if not result.received:
         say("nothing arrived; `forwardpass doctor` finds out why")
     elif not quiet:
@@ -159,16 +163,12 @@ def _report(result: RecordingResult, *, as_json: bool, quiet: bool) -> None:
             say(line)
 
 
-def _report_files(result: RecordingResult) -> None:
-    trace = result.trace
-    if trace is not None and trace.uncompressed_bytes <= SUMMARY_BYTES:
-        click.echo(summary_of_files(result.files))
-    elif trace is not None:
-        size = format_bytes(trace.compressed_bytes)
-        click.echo(f"{trace.written:,} rows, {size}, in {len(result.files)} files:")
-        click.echo("\n".join(result.files))
-    prefix = result.files[0].rpartition(".jsonl")[0].rpartition(".")[0]
-    say(f"look further: forwardpass trace stats {prefix}, forwardpass trace cat {prefix}")
+def _report_files(files: Sequence[str], trace: TraceCounts) -> None:
+    if trace.uncompressed_bytes <= SUMMARY_BYTES:
+        click.echo(summary_of_files(files))
+        return
+    size = format_bytes(trace.compressed_bytes)
+    click.echo("\n".join([f"{trace.written:,} rows, {size}, in {len(files)} files:", *files]))
 
 
 def _losses(result: RecordingResult) -> list[str]:

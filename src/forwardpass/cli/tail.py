@@ -60,19 +60,19 @@ class LiveLines:
         if self.finished:
             return
         try:
-            decoded = decode_message(frames)
+            message = decode_message(frames.payload)
         except WireError as error:
             self.unreadable += 1
             self.last_fault = str(error)
             return
-        if self._rank is not None and decoded.metrics.dp_rank != self._rank:
+        if self._rank is not None and message.metrics.dp_rank != self._rank:
             return
         now = self._clock.unix_ms()
         self.shown += 1
         if self._as_json:
-            self._lines.append(json_line(decoded, frames.seq, now))
+            self._lines.append(json_line(message, frames.seq, now))
         else:
-            self._lines.append(table_line(decoded, now, data_parallel=self._data_parallel))
+            self._lines.append(table_line(message, now, data_parallel=self._data_parallel))
 
     def take(self) -> list[str]:
         """Return the lines that wait."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from forwardpass.analyze.kinds import kind_of
 from forwardpass.cli.summary_view import format_time
 from forwardpass.cli.terminal import json_for_terminal, printable
-from forwardpass.wire.codec import Decoded, decode_full
-from forwardpass.wire.frames import Frames
+from forwardpass.wire.codec import BYTES_ERRORS, decode_full, malformed
+from forwardpass.wire.schema import ForwardPassMetrics
 from forwardpass.wire.validate import require_json
 
-__all__ = ["HEADER", "decode_message", "json_line", "table_line"]
+__all__ = ["HEADER", "LiveMessage", "decode_message", "json_line", "table_line"]
 
 _COLUMNS = (
     ("time UTC", 12), ("worker", -16), ("rank", 4), ("counter", 9), ("kind", -9), ("wall ms", 9),
@@ -34,19 +34,36 @@ def _row(cells: tuple[object, ...]) -> str:
 HEADER = _row(tuple(title for title, _ in _COLUMNS))
 
 
-def decode_message(frames: Frames) -> Decoded:
-    """Return the message with its unknown fields.
+class LiveMessage(NamedTuple):
+    """One message that can be shown."""
+
+    metrics: ForwardPassMetrics
+    document: dict[str, Any]
+    """All its fields, unknown ones at the end of their map; ready for JSON."""
+
+
+def decode_message(payload: bytes) -> LiveMessage:
+    """Return the message in ``payload``.
 
     Raises :class:`WireError`, also for a message that JSON has no form for.
     """
-    decoded = decode_full(frames.payload)
-    require_json(_document(decoded))
-    return decoded
+    decoded = decode_full(payload)
+    document: dict[str, Any] = msgspec.to_builtins(decoded.metrics)
+    try:
+        for name, value in decoded.unknown.items():
+            if isinstance(value, dict):  # unknown fields of a nested map
+                document[name] |= {inner: msgspec.msgpack.decode(raw) for inner, raw in value.items()}
+            else:
+                document[name] = msgspec.msgpack.decode(value)
+    except BYTES_ERRORS as error:
+        raise malformed(error) from error
+    require_json(document)
+    return LiveMessage(decoded.metrics, document)
 
 
-def table_line(decoded: Decoded, received_unix_ms: int, *, data_parallel: bool) -> str:
+def table_line(message: LiveMessage, received_unix_ms: int, *, data_parallel: bool) -> str:
     """Return one row under :data:`HEADER`."""
-    metrics = decoded.metrics
+    metrics = message.metrics
     scheduled, queued = metrics.scheduled_requests, metrics.queued_requests
     return _row(
         (
@@ -67,15 +84,7 @@ def table_line(decoded: Decoded, received_unix_ms: int, *, data_parallel: bool) 
     )
 
 
-def json_line(decoded: Decoded, seq: int, received_unix_ms: int) -> str:
+def json_line(message: LiveMessage, seq: int, received_unix_ms: int) -> str:
     """Return one compact JSON document: when it came, its sequence, and the whole message as ``fpm``."""
-    document = {"received_at_unix_ms": received_unix_ms, "seq": seq, "fpm": _document(decoded)}
+    document = {"received_at_unix_ms": received_unix_ms, "seq": seq, "fpm": message.document}
     return json_for_terminal(msgspec.json.encode(document).decode())
-
-
-def _document(decoded: Decoded) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.to_builtins(decoded.metrics)
-    for name, value in decoded.unknown.items():
-        nested = document.get(name)
-        document[name] = {**nested, **value} if isinstance(nested, dict) else value
-    return document
