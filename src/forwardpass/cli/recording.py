@@ -10,8 +10,9 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from msgspec import Struct
 
@@ -19,9 +20,11 @@ from forwardpass.clock import Clock, SystemClock
 from forwardpass.config.settings import CaptureMode, RelaySettings, Sources
 from forwardpass.errors import ForwardPassError
 from forwardpass.plane.base import PlaneContext
-from forwardpass.relay.relay import PayloadHook, RelayStats
+from forwardpass.relay.own_source import OwnSource
+from forwardpass.relay.relay import FrameSource, PayloadHook, RelayStats
 from forwardpass.relay.supervisor import RelayGroup
 from forwardpass.relay.targets import RelayTarget
+from forwardpass.relay.zmq_source import ZmqSource
 from forwardpass.trace.policy import TraceDecision, announce
 from forwardpass.trace.registry import TraceHandle, TraceRegistry
 from forwardpass.trace.sink import TraceCounts
@@ -67,7 +70,8 @@ class Recording:
     """One producer's streams, from ``start`` to ``finish``.
 
     ``settings.producer_id`` wins over ``drawn_id`` (which the engine may have got as its worker id). A
-    trace that cannot be opened is warned about, and the streams are relayed without it.
+    trace that cannot be opened is warned about, and the streams are relayed without it. With a
+    ``worker_id``, messages of other workers at the same ports are left out.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Recording:
         sources: Sources | None = None,
         on_payload: PayloadHook | None = None,
         clock: Clock | None = None,
+        worker_id: str | None = None,
     ) -> None:
         self.producer_id = relay.producer_id or drawn_id
         self._clock: Clock = clock or SystemClock()
@@ -88,6 +93,9 @@ class Recording:
         self._relay = relay
         self._sources = sources
         self._on_payload = on_payload
+        self._open_source: Callable[[str], FrameSource] = (
+            ZmqSource if worker_id is None else partial(OwnSource, worker_id=worker_id)
+        )
         self._handle: TraceHandle | None = None
         self._group: RelayGroup | None = None
         self._began = self._clock.monotonic()
@@ -111,6 +119,7 @@ class Recording:
             clock=self._clock,
             on_payload=self._on_payload,
             plane_context=PlaneContext(sources, self._clock),
+            open_source=self._open_source,
         )
         try:
             await group.start()

@@ -187,8 +187,14 @@ async def _serve_recorded(
 ) -> int:
     trace = resolved.trace if plan.activation.persist else TraceDecision(False)
     with SignalPasser() as signals:
+        worker_id = resolved.asked.worker_id
         recording = Recording(
-            targets, trace=trace, relay=resolved.relay, drawn_id=resolved.asked.worker_id, sources=sources
+            targets,
+            trace=trace,
+            relay=resolved.relay,
+            drawn_id=worker_id,
+            worker_id=worker_id,
+            sources=sources,
         )
         started = await _start(recording)
         if started:
