@@ -18,6 +18,7 @@ from forwardpass.trace.reader import TraceReader
 from forwardpass.trace.report import FileReport, TraceReport
 
 __all__ = [
+    "counted",
     "format_bytes",
     "format_count",
     "format_seconds",
@@ -61,13 +62,12 @@ def render_summary(
 
 
 def _head(summary: Summary) -> list[str]:
-    ranks = len(summary.streams)
     begin = format_time(summary.first_observed_unix_ms)
     end = format_time(summary.last_observed_unix_ms)
     mode = "a sample of the passes" if summary.sampled else "every pass"
     return [
-        f"{format_count(summary.passes)} passes and {format_count(summary.heartbeats)} heartbeats of "
-        f"{ranks} {'rank' if ranks == 1 else 'ranks'} in {format_seconds(summary.elapsed_seconds)} ({mode})",
+        f"{counted(summary.passes, 'pass', 'passes')} and {counted(summary.heartbeats, 'heartbeat')} of "
+        f"{counted(len(summary.streams), 'rank')} in {format_seconds(summary.elapsed_seconds)} ({mode})",
         f"{begin} to {end}",
     ]
 
@@ -114,15 +114,15 @@ def _totals(summary: Summary) -> list[str]:
 def _gap_words(summary: Summary) -> str:
     words = []
     if summary.missing:
-        words.append(f"{format_count(summary.missing)} messages missing in {summary.gaps} gaps")
+        words.append(f"{counted(summary.missing, 'message')} missing in {counted(summary.gaps, 'gap')}")
     elif not summary.sampled:
         words.append("none between the rows")
     if summary.sampled_out:
-        words.append(f"{format_count(summary.sampled_out)} messages left out by sampling")
+        words.append(f"{counted(summary.sampled_out, 'message')} left out by sampling")
     if summary.restarts:
-        words.append(f"{summary.restarts} restarts of a counter")
+        words.append(f"{counted(summary.restarts, 'restart')} of a counter")
     if summary.duplicates:
-        words.append(f"{format_count(summary.duplicates)} repeated rows")
+        words.append(counted(summary.duplicates, "repeated row"))
     return ", ".join(words) or "sampled, so nothing can be said"
 
 
@@ -157,12 +157,12 @@ def _files(report: TraceReport | None) -> list[str]:
     rows += [_file_row(file) for file in report.files[:_MANY_FILES]]
     more = len(report.files) - _MANY_FILES
     tail = [f"and {more} more files"] if more > 0 else []
-    total = f"{len(report.files)} files, {format_bytes(report.size)}"
+    total = f"{counted(len(report.files), 'file')}, {format_bytes(report.size)}"
     return aligned(rows) + tail + ([total] if len(report.files) > 1 else [])
 
 
 def _file_row(file: FileReport) -> tuple[str, ...]:
-    state = "intact" if file.intact else f"{sum(file.problem_counts.values())} problems"
+    state = "intact" if file.intact else counted(sum(file.problem_counts.values()), "problem")
     return (
         printable(file.path),
         format_count(file.rows),
@@ -205,6 +205,11 @@ def _notes(summary: Summary, report: TraceReport | None) -> list[str]:
     if report is not None and not report.intact:
         notes.append("Some bytes or lines could not be used; `forwardpass trace verify` says which.")
     return notes
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number and its noun: ``1 gap``, ``1,204 gaps``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def format_count(number: int) -> str:

@@ -18,7 +18,7 @@ from forwardpass.analyze.summary import Summary, summarize
 from forwardpass.cli.main import Exit
 from forwardpass.cli.output import ending_quietly, say, write_bytes, write_json, write_lines
 from forwardpass.cli.summary_view import render_summary
-from forwardpass.cli.tail_view import HEADER, table_line
+from forwardpass.cli.tail_view import HEADER, LiveMessage, table_line
 from forwardpass.cli.terminal import json_for_terminal, printable
 from forwardpass.cli.trace_clean import clean
 from forwardpass.cli.trace_filter import RowFilter, moment_option
@@ -30,7 +30,6 @@ from forwardpass.errors import TracePathError
 from forwardpass.trace.reader import TraceReader, find_segments
 from forwardpass.trace.record import TraceRecord
 from forwardpass.trace.report import TraceReport
-from forwardpass.wire.codec import Decoded
 
 __all__ = ["trace"]
 
@@ -190,7 +189,7 @@ def _print_rows(rows: Iterator[TraceRecord], *, compact: bool) -> None:
     while block := list(islice(rows, _BLOCK)):
         if compact:
             write_lines(
-                table_line(Decoded(row.metrics, {}), row.observed_at_unix_ms, data_parallel=False)
+                table_line(LiveMessage(row.metrics, {}), row.observed_at_unix_ms, data_parallel=False)
                 for row in block
             )
         elif terminal:

@@ -39,11 +39,6 @@ class RowFilter(Struct, frozen=True):
     until_unix_ms: int | None = None
     """First observed time not to keep."""
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether nothing is filtered out."""
-        return self == RowFilter()
-
     def keeps(self, record: TraceRecord) -> bool:
         """Say whether a row is wanted."""
         observed = record.observed_at_unix_ms

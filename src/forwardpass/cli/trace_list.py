@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from forwardpass.cli.output import aligned
-from forwardpass.cli.summary_view import format_bytes, format_count, format_time
+from forwardpass.cli.summary_view import counted, format_bytes, format_count, format_time
 from forwardpass.cli.terminal import printable
 from forwardpass.errors import TracePathError
 from forwardpass.trace.discover import parse_segment_name
@@ -81,13 +81,11 @@ def count_rows(path: Path) -> ListedFile:
 
 def render_list(files: Sequence[ListedFile]) -> list[str]:
     """Return the list as lines of text, with a total below."""
-    counted = any(file.rows is not None for file in files)
+    counts = any(file.rows is not None for file in files)
     titles = ("file", "producer", "size", "first row", "last row")
-    rows = [titles + (("rows", "members", "state") if counted else ())]
+    rows = [titles + (("rows", "members", "state") if counts else ())]
     rows += [_row(file) for file in files]
-    total = (
-        f"{len(files)} {'file' if len(files) == 1 else 'files'}, {format_bytes(sum(f.size for f in files))}"
-    )
+    total = f"{counted(len(files), 'file')}, {format_bytes(sum(file.size for file in files))}"
     return [*aligned(rows), total]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forwardpass.cli.output import aligned
-from forwardpass.cli.summary_view import format_bytes, format_count
+from forwardpass.cli.summary_view import counted, format_bytes, format_count
 from forwardpass.cli.terminal import printable
 from forwardpass.trace.report import FileReport, TraceReport
 
@@ -44,10 +44,11 @@ def _problems(file: FileReport) -> Sequence[str]:
 
 def _verdict(report: TraceReport) -> str:
     unverified = sum(file.unverified_rows for file in report.files)
-    safe = f"{format_count(report.rows - unverified)} rows are safe"
+    sound = report.rows - unverified
+    safe = f"{counted(sound, 'row')} {'is' if sound == 1 else 'are'} safe"
     if unverified:
         safe += f"; {format_count(unverified)} more were read from torn members, without a checksum"
     if report.intact:
         return f"intact: {safe}"
     damaged = sum(not file.intact for file in report.files)
-    return f"damaged: {damaged} of {len(report.files)} files; {safe}"
+    return f"damaged: {damaged} of {counted(len(report.files), 'file')}; {safe}"

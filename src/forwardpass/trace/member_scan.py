@@ -188,9 +188,11 @@ def _probe(file: FileBytes, start: int, limit: int) -> _Probe:
 
 def _broken_member(file: FileBytes, start: int, end: int) -> Region:
     probe = _probe(file, start, end)
-    if probe.outcome is _Outcome.RAN_OUT and not _states_its_length(file, end, probe.text_bytes):
-        return Region(start, end, State.TORN, probe.text_bytes, probe.pieces)
-    return Region(start, end, State.CORRUPT)
+    if probe.outcome is not _Outcome.RAN_OUT:
+        return Region(start, end, State.CORRUPT)
+    if probe.text_bytes and _states_its_length(file, end, probe.text_bytes):
+        return Region(start, end, State.CORRUPT)
+    return Region(start, end, State.TORN, probe.text_bytes, probe.pieces)
 
 
 def _states_its_length(file: FileBytes, end: int, text_bytes: int) -> bool:
@@ -202,7 +204,7 @@ def _states_its_length(file: FileBytes, end: int, text_bytes: int) -> bool:
     cases at most (its text below 1 MiB), and then loses rows that could not be verified anyway.
     """
     stated = int.from_bytes(file.read(end - _LENGTH_BYTES, _LENGTH_BYTES), "little")
-    return 0 < text_bytes <= 4 * stated <= 16 * text_bytes
+    return text_bytes <= 4 * stated <= 16 * text_bytes
 
 
 def next_member(file: FileBytes, start: int, holds_row: HoldsRow) -> int:
