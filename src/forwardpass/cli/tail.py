@@ -65,14 +65,15 @@ class LiveLines:
             self.unreadable += 1
             self.last_fault = str(error)
             return
-        if self._rank is not None and message.metrics.dp_rank != self._rank:
+        metrics = message.metrics
+        if self._rank is not None and metrics.dp_rank != self._rank:
             return
         now = self._clock.unix_ms()
         self.shown += 1
         if self._as_json:
             self._lines.append(json_line(message, frames.seq, now))
         else:
-            self._lines.append(table_line(message, now, data_parallel=self._data_parallel))
+            self._lines.append(table_line(metrics, now, data_parallel=self._data_parallel))
 
     def take(self) -> list[str]:
         """Return the lines that wait."""

@@ -61,9 +61,8 @@ def decode_message(payload: bytes) -> LiveMessage:
     return LiveMessage(decoded.metrics, document)
 
 
-def table_line(message: LiveMessage, received_unix_ms: int, *, data_parallel: bool) -> str:
+def table_line(metrics: ForwardPassMetrics, received_unix_ms: int, *, data_parallel: bool) -> str:
     """Return one row under :data:`HEADER`."""
-    metrics = message.metrics
     scheduled, queued = metrics.scheduled_requests, metrics.queued_requests
     return _row(
         (

@@ -40,7 +40,7 @@ def changed(path: str, value: Any) -> bytes:
 
 def test_table_line() -> None:
     """Every column stands under its title; the queue is both kinds of waiting requests."""
-    line = table_line(decode_message(encode(PASS)), 1_782_777_601_250, data_parallel=False)
+    line = table_line(decode_message(encode(PASS)).metrics, 1_782_777_601_250, data_parallel=False)
 
     assert line.split() == [
         "00:00:01.250", "4192", "1", "42", "mixed", "12.500", "2", "256", "64", "3", "1024", "3", "178",
@@ -53,14 +53,16 @@ def test_table_line() -> None:
 
 def test_table_line_of_a_heartbeat_without_id() -> None:
     """A heartbeat of a worker without an id is still a row."""
-    line = table_line(decode_message(encode(ForwardPassMetrics())), 0, data_parallel=False)
+    line = table_line(decode_message(encode(ForwardPassMetrics())).metrics, 0, data_parallel=False)
 
     assert line.split()[1:5] == ["-", "0", "0", "heartbeat"]
 
 
 def test_table_line_cannot_drive_the_terminal() -> None:
     """Escape sequences in a worker id are shown as question marks, and a long id is cut."""
-    line = table_line(decode_message(changed("worker_id", "\x1b]0;x\x07" * 9)), 0, data_parallel=False)
+    line = table_line(
+        decode_message(changed("worker_id", "\x1b]0;x\x07" * 9)).metrics, 0, data_parallel=False
+    )
 
     assert line.isprintable()
     assert len(line) == len(HEADER)
@@ -107,7 +109,7 @@ def test_what_cannot_be_shown(payload: bytes) -> None:
 
 def test_missing_fields_are_shown_with_their_defaults() -> None:
     """tail is tolerant: an early message without most fields is a row."""
-    line = table_line(decode_message(msgpack.packb({"dp_rank": 3})), 0, data_parallel=True)
+    line = table_line(decode_message(msgpack.packb({"dp_rank": 3})).metrics, 0, data_parallel=True)
 
     assert line.split()[2] == "3"
 
