@@ -277,6 +277,8 @@ class Pump(Generic[T]):
     def _launch(self) -> bool:
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         with self._lock:
+            if self._thread is not None:  # launched already, against the rule of one producer
+                return True
             self._state, self._thread = _State.OPEN, thread
             self._running.acquire()
             try:

@@ -130,12 +130,12 @@ def test_a_task_may_stop_its_own_pump() -> None:
     reports: list[StopReport] = []
 
     def tick(now: float, queued: int) -> float:
-        reports.append(pump.stop(5))
+        reports.append(pump.stop(3600))
         return 0.0
 
     task.tick = tick  # type: ignore[method-assign]
     pump.start()
-    final = pump.stop(5)
+    final = pump.stop(10)
 
     assert [report.finished for report in reports] == [False]
     assert final.finished
