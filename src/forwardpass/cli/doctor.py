@@ -42,6 +42,7 @@ __all__ = ["doctor"]
 
 NEIGHBOURS = 16
 """Listeners this near to the block are asked what they are: another worker's block may reach into ours."""
+_LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")
 _POLL_SECONDS = 0.02
 _MESSAGES = 1000
 
@@ -115,15 +116,17 @@ def doctor(
 
 def _look_at_ports(sources: Sources, base: int, ranks: int, host: str, seconds: float | None) -> World:
     own = range(base, base + ranks + (ranks > 1))
-    listening = frozenset(port for _, port in _listeners())
+    local = host in _LOCAL
+    listening = frozenset(port for _, port in _listeners() if local)
     near = range(own.start - NEIGHBOURS, own.stop + NEIGHBOURS)
     asked = set(own) | {port for port in listening if port in near}
     interval = sources.resolve(v.HEARTBEAT_INTERVAL_MS).value / 1000
     wait = seconds if seconds is not None else min(interval, 10.0) + 0.5
-    heard = asyncio.run(_listen(host, sorted(asked), wait, enough=set(range(base, base + ranks))))
-    holders = {port: holder for port in own if (holder := port_owner(port)) is not None}
+    address = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    heard = asyncio.run(_listen(address, sorted(asked), wait, enough=set(range(base, base + ranks))))
+    holders = {port: holder for port in own if local and (holder := port_owner(port)) is not None}
     generates = sources.is_set(v.METRIC_PORT) or bool(sources.resolve(v.FPM_TRACE).value)
-    return World(base, ranks, listening, holders, heard, wait, generates)
+    return World(base, ranks, listening, holders, heard, wait, generates, local)
 
 
 def _listeners() -> list[tuple[str, int]]:
@@ -183,7 +186,9 @@ def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -
         *check_variables(sources.all()),
         *check_ephemeral([block for _, block in blocks], ephemeral_range()),
         *check_blocks(blocks),
-        *check_exposure(_listeners(), ports, sources.resolve(v.BIND_HOST).value or "127.0.0.1"),
+        *check_exposure(
+            _listeners() if world.local else [], ports, sources.resolve(v.BIND_HOST).value or "127.0.0.1"
+        ),
         check_output(settings, _output_problem(settings), trace_on=trace_on),
         check_disk(settings, _free_bytes(settings)),
         *check_streams(world),

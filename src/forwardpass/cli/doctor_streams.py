@@ -28,8 +28,10 @@ class World(Struct, frozen=True):
     heard: Mapping[int, HeardStream]
     """Port to what it said."""
     waited_seconds: float
-    generates: bool
+    generates: bool = True
     """An engine started from this environment would generate forward passes."""
+    local: bool = True
+    """It is this host that was listened to, so its sockets can be looked at."""
 
 
 def listeners_of(table: str) -> list[tuple[str, int]]:
@@ -90,7 +92,8 @@ def _check_rank(world: World, rank: int) -> Check:
             f"if that is not the engine, set {METRIC_PORT.name} to a free base port; if it is, it may be "
             "paused, or its heartbeat interval may be longer (--wait)",
         )
-    return Check(name, Status.FAIL, "nothing listens", "see arrival, below")
+    silent = "nothing listens" if world.local else f"nothing heard within {world.waited_seconds:g} s"
+    return Check(name, Status.FAIL, silent, "see arrival, below")
 
 
 def _check_speaking(name: str, rank: int, stream: HeardStream, by: str) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from forwardpass.cli.doctor_checks import (
@@ -219,6 +220,16 @@ def test_a_port_that_sends_garbage_is_something_else() -> None:
 
     assert check.status is Status.FAIL
     assert "4 messages" in check.found
+
+
+def test_another_host_is_only_listened_to() -> None:
+    """Whether anything listens there cannot be seen from here, so it is not claimed."""
+    here, there = world(), msgspec.structs.replace(world(), local=False)
+
+    assert [check_streams(place)[0].found for place in (here, there)] == [
+        "nothing listens",
+        "nothing heard within 1.5 s",
+    ]
 
 
 def test_the_synchroniser_port_is_looked_at_with_several_ranks_only() -> None:
