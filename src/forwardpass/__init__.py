@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forwardpass.errors import ForwardPassError as ForwardPassError
+    from forwardpass.trace.reader import read_trace as read_trace
+    from forwardpass.trace.record import TraceRecord as TraceRecord
     from forwardpass.wire.codec import decode as decode
     from forwardpass.wire.codec import encode as encode
     from forwardpass.wire.schema import FPM_VERSION as FPM_VERSION
@@ -27,8 +29,10 @@ _HOMES = {
     "ForwardPassMetrics": "forwardpass.wire.schema",
     "QueuedRequestMetrics": "forwardpass.wire.schema",
     "ScheduledRequestMetrics": "forwardpass.wire.schema",
+    "TraceRecord": "forwardpass.trace.record",
     "decode": "forwardpass.wire.codec",
     "encode": "forwardpass.wire.codec",
+    "read_trace": "forwardpass.trace.reader",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])
