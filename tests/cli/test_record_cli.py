@@ -231,18 +231,21 @@ def test_a_killed_recorder_leaves_readable_files(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_ends_is_recorded_to_its_end(tmp_path: Path) -> None:
-    """The last passes of an engine that stops are in the files."""
+    """What an engine sent before it ended, and record before it was stopped could not receive, is written."""
     base = free_base(2)
-    engine = Engine(base, per_second=500)
+    engine = Engine(base, per_second=1000)
     process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run")])
     wait_for_rows(tmp_path, 100)
-    assert engine.process.stdin is not None
-    out, _ = engine.process.communicate("stop\n", timeout=30)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.6)
+    published, _ = engine.process.communicate("stop\n", timeout=30)
     process.send_signal(signal.SIGTERM)
-    finish(process)
-    published = json.loads(out)[0]
+    process.send_signal(signal.SIGCONT)
+    code, _, _ = finish(process)
+    recorded = counters(tmp_path)
 
-    assert counters(tmp_path)[-1] >= published - 1
+    assert code == Exit.DONE
+    assert recorded == list(range(recorded[0], json.loads(published)[0]))
 
 
 def test_help_and_examples() -> None:

@@ -1,0 +1,132 @@
+"""A recording from start to finish, as commands use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from relay_peers import LIMIT_SECONDS, free_url, publishing_at, until
+from trace_files import counter_ids, trace_settings
+
+from forwardpass.cli.recording import Recording, stop_on_signals
+from forwardpass.config.settings import CaptureMode, RelaySettings
+from forwardpass.errors import ConfigError
+from forwardpass.relay.targets import RelayTarget
+from forwardpass.trace.policy import TraceDecision
+from forwardpass.wire.keys import Endpoint
+
+
+def make(url: str, folder: Path | None, **relay: object) -> Recording:
+    """Return a recording of one stream, with a trace if there is a folder."""
+    trace = TraceDecision(False) if folder is None else TraceDecision(True, trace_settings(folder))
+    return Recording(
+        [RelayTarget(url, 0)],
+        trace=trace,
+        relay=RelaySettings(**relay),  # type: ignore[arg-type]
+        drawn_id="12",
+    )
+
+
+def test_finish_drains_before_it_closes_the_trace(tmp_path: Path) -> None:
+    """What was sent before the stop, and not even received yet, is in the files that the result names."""
+
+    async def run() -> None:
+        url = free_url()
+        recording = make(url, tmp_path, endpoint=Endpoint("a", "b", "c"))
+        await recording.start()
+        with publishing_at(url) as publisher:
+            while recording.stats()[0].received == 0:
+                publisher.send_passes(1)
+                await asyncio.sleep(0.02)
+            begun = publisher.seq
+            publisher.send_passes(20_000)
+            publisher.close(linger_ms=10_000)
+            result = await recording.finish()
+
+        assert counter_ids(tmp_path, "12")[-20_000:] == list(range(begun, begun + 20_000))
+        assert result.trace is not None
+        assert result.trace.written == result.received == result.relays[0].received
+        assert (result.producer_id, result.endpoint) == ("12", Endpoint("a", "b", "c"))
+        assert result.capture_mode is CaptureMode.FULL
+        assert result.files == (str(tmp_path / "fpm.12.000000.jsonl.gz"),)
+        assert result.seconds > 0
+
+    asyncio.run(run())
+
+
+def test_a_fixed_producer_id_wins(tmp_path: Path) -> None:
+    """The fixed producer id names the files; the drawn one is for the engine alone (D-29)."""
+    recording = make(free_url(), tmp_path, producer_id="fixed")
+
+    assert recording.producer_id == "fixed"
+
+
+def test_without_a_trace(tmp_path: Path) -> None:
+    """A decision against tracing leaves relaying as it is, and the result has no files."""
+
+    async def run() -> None:
+        url = free_url()
+        recording = make(url, None, plane_url="memory:no-trace")
+        await recording.start()
+        with publishing_at(url) as publisher:
+            while recording.stats()[0].received == 0:
+                publisher.send_passes(1)
+                await asyncio.sleep(0.02)
+            result = await recording.finish()
+        assert (result.trace, result.files, result.capture_mode) == (None, (), None)
+        assert result.received > 0
+        assert not recording.tracing
+
+    asyncio.run(run())
+
+
+def test_a_start_that_fails_closes_the_trace(tmp_path: Path) -> None:
+    """A plane that is not known ends the start with its error and leaves no trace open."""
+
+    async def run() -> None:
+        recording = make(free_url(), tmp_path, plane_url="carrier-pigeon:coop")
+        with pytest.raises(ConfigError):
+            await recording.start()
+        result = await recording.finish()
+        assert result.relays == ()
+        again = make(free_url(), tmp_path)
+        await again.start()
+        assert again.tracing
+        await again.finish()
+
+    asyncio.run(run())
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    """Where no file can be made the streams are relayed all the same."""
+
+    async def run() -> None:
+        (tmp_path / "file").write_text("")
+        recording = make(free_url(), tmp_path / "file")
+        await recording.start()
+        assert not recording.tracing
+        assert (await recording.finish()).trace is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_only_asks(number: signal.Signals) -> None:
+    """SIGINT and SIGTERM set the event and raise nothing; afterwards the old handlers are back."""
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            os.kill(os.getpid(), number)
+            await until(stop.is_set)
+            assert signal.getsignal(number) is signal.SIG_DFL  # the second one is the system's business
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await stop.wait()
+
+    asyncio.run(run())
+
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
