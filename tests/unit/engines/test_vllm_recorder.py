@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from vllm_shapes import Output, Row, output, prompt
 
-from forwardpass.engines.vllm.extract import EMPTY_QUEUE
 from forwardpass.engines.vllm.recorder import MAX_IN_FLIGHT, NullRecorder, PassRecorder
+from forwardpass.engines.vllm.waiting import EMPTY_QUEUE
 from forwardpass.testing.clock import ManualClock
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 

@@ -10,11 +10,10 @@ from forwardpass.clock import Clock
 from forwardpass.config.settings import PublisherSettings, Sources, SourceSettings
 from forwardpass.config.variables import STRICT
 from forwardpass.engines.vllm import compat
-from forwardpass.engines.vllm.extract import queued_metrics, tally_queues
 from forwardpass.engines.vllm.recorder import NullRecorder, PassRecorder, Recorder
+from forwardpass.engines.vllm.waiting import WaitingCount
 from forwardpass.errors import ForwardPassError
 from forwardpass.publish.publisher import NullPublisher, Publisher, open_publisher
-from forwardpass.wire.schema import QueuedRequestMetrics
 
 __all__ = ["attach_recorder", "record_to"]
 
@@ -50,12 +49,8 @@ def record_to(
     Raises :class:`~forwardpass.errors.EngineError` if the scheduler is not what we know of vLLM.
     """
     rules = compat.installed_queue_rules(count_paused_sessions=settings.count_paused_sessions)
-    queues = compat.waiting_queues(scheduler)
-
-    def read_queue() -> QueuedRequestMetrics:
-        return queued_metrics(*tally_queues(queues(), rules))
-
-    return PassRecorder(publisher, read_queue, clock=clock)
+    waiting = WaitingCount(compat.waiting_queues(scheduler), rules)
+    return PassRecorder(publisher, waiting.read, clock=clock)
 
 
 def _open(scheduler: Any, sources: Sources) -> Recorder:

@@ -1,4 +1,4 @@
-"""Knows how one vLLM scheduler output and the waiting requests become the numbers of one message.
+"""Knows how one vLLM scheduler output becomes the scheduled part of a message.
 
 Pure: values and duck-typed outputs in, wire values out; it imports no engine and keeps no state of its
 own. All of it runs on the engine's thread, so loops over requests are left to C builtins and a sum of
@@ -8,44 +8,15 @@ squares is taken back rather than taken again. ``num_computed_tokens`` in an out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from forwardpass.engines.vllm.requests import RequestMemory
 from forwardpass.engines.vllm.steady import SteadyDecodes
-from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
+from forwardpass.wire.schema import ScheduledRequestMetrics
 from forwardpass.wire.tally import Tally, sum_and_variance
 
-__all__ = [
-    "EMPTY_QUEUE",
-    "QueueRules",
-    "known_lengths",
-    "prompt_length",
-    "queued_metrics",
-    "scheduled_metrics",
-    "tally_queues",
-]
-
-EMPTY_QUEUE = QueuedRequestMetrics()
-
-
-class QueueRules(NamedTuple):
-    """How a waiting request is read and which statuses mean what; ``compat.py`` fills it."""
-
-    status: Callable[[Any], int]
-    computed_tokens: Callable[[Any], int]
-    lengths: Callable[[Iterable[Any]], list[int]]
-    """All known tokens of each request: the prompt, and what it generated before."""
-    prompts: frozenset[int]
-    """Statuses of requests that wait for (more) prefill. A status that is neither here nor one of the
-    next two is not counted: a paused session has nothing to run (decision D-4).
-    """
-    preempted: int
-    loading: int
-    """Waiting for KV from elsewhere."""
-
-
-# --- what ran ----------------------------------------------------------------------------------------
+__all__ = ["known_lengths", "prompt_length", "scheduled_metrics"]
 
 
 def known_lengths(new_requests: Sequence[Any]) -> list[int]:
@@ -75,7 +46,7 @@ def scheduled_metrics(
 
     Outputs must be given in the order in which they were scheduled. Updates ``memory`` and ``steady``.
     """
-    # HOT PATH: 256 decoding requests, 6 us (benchmarks/bench_extract.py).
+    # HOT PATH: 256 decoding requests, 6 us with hot caches (benchmarks/bench_extract.py).
     if output.finished_req_ids:
         memory.forget(output.finished_req_ids)
     cached = output.scheduled_cached_reqs
@@ -171,6 +142,8 @@ def _continued(output: Any, memory: RequestMemory) -> list[tuple[int, int]]:
 
 def _zeros(values: list[int]) -> Iterable[int]:
     """Return the positions of zeros: requests without output tokens (placeholders count as such)."""
+    if all(values):
+        return
     position = -1
     try:
         while True:
@@ -178,42 +151,3 @@ def _zeros(values: list[int]) -> Iterable[int]:
             yield position
     except ValueError:
         return
-
-
-# --- what waited -------------------------------------------------------------------------------------
-
-
-def queued_metrics(prefill: Tally, decode: Tally) -> QueuedRequestMetrics:
-    """Return the message's queue from the tallies of waiting prompts and waiting contexts."""
-    if not prefill.n and not decode.n:
-        return EMPTY_QUEUE
-    return QueuedRequestMetrics(
-        prefill.n, prefill.total, prefill.variance, decode.n, decode.total, decode.variance
-    )
-
-
-def tally_queues(queues: Iterable[Collection[Any]], rules: QueueRules) -> tuple[Tally, Tally]:
-    """Return the tallies of waiting prompts and of waiting contexts by walking every queue."""
-    # HOT PATH: 100 waiting prompts, 14 us; flat counting replaces the walk.
-    prefill, decode = Tally(), Tally()
-    for queue in queues:
-        if not queue:
-            continue
-        lengths = rules.lengths(queue)
-        prefill.merge(Tally.of(lengths))
-        statuses = list(map(rules.status, queue))
-        if not rules.prompts.issuperset(statuses):
-            for request, status, length in zip(queue, statuses, lengths, strict=True):
-                if status not in rules.prompts:
-                    prefill.remove(length)
-                    _tally_other(request, status, length, rules, decode)
-    return prefill, decode
-
-
-def _tally_other(request: Any, status: int, length: int, rules: QueueRules, decode: Tally) -> None:
-    if status == rules.preempted:
-        # vLLM zeroes the computed tokens of a preempted request; the context it will have again is
-        # all that it knows (decision D-1).
-        decode.add(rules.computed_tokens(request) or length)
-    elif status == rules.loading:
-        decode.add(rules.computed_tokens(request))

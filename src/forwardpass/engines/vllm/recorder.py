@@ -135,7 +135,7 @@ class PassRecorder:
 
     def finished(self, output: Any) -> None:
         """Publish the pass, or note the queue after an empty step."""
-        # HOT PATH: 20 us at 256 scheduled and 100 waiting (benchmarks/bench_extract.py).
+        # HOT PATH: 20 us at 256 scheduled and 100 waiting, hot caches (benchmarks/bench_extract.py).
         try:
             if output.total_num_scheduled_tokens > 0:
                 self._publish(output)

@@ -32,7 +32,7 @@ class SteadyDecodes:
         ``scheduled_tokens`` is the whole pass's. The lists must not change afterwards; the tally is
         valid until the next call.
         """
-        # HOT PATH: two C loops at 256 requests, 2 us; 9 us when counted afresh (2026-11, 2-core Xeon).
+        # HOT PATH: 256 requests, 2 us; 9 us when counted afresh (2026-11, hot caches, Xeon).
         tally, n = self._tally, len(ids)
         total = sum(lengths)
         if ids == self._ids and total == tally.total + n:
