@@ -11,6 +11,7 @@ import pytest
 from relay_peers import LIMIT_SECONDS, free_url, publishing_at, until
 from trace_files import counter_ids, trace_settings
 
+from forwardpass.cli.live_status import LiveStatus
 from forwardpass.cli.recording import Recording, stop_on_signals
 from forwardpass.config.settings import CaptureMode, RelaySettings
 from forwardpass.errors import ConfigError
@@ -130,3 +131,36 @@ def test_the_first_signal_only_asks(number: signal.Signals) -> None:
     asyncio.run(run())
 
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_the_status_line_renews_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal the status is one line that is written over and cleared at the end, on stderr."""
+
+    async def run() -> None:
+        recording = make(free_url(), None)
+        await recording.start()
+        await LiveStatus(recording, terminal=True).follow(asyncio.Event(), seconds=1.2)
+        await recording.finish()
+
+    asyncio.run(run())
+    out, err = capsys.readouterr()
+
+    assert out == ""
+    assert err.startswith("\r\x1b[K1 s  0 of 1 streams  0 messages (0/s)")
+    assert err.endswith("\r\x1b[K")
+    assert "\n" not in err
+
+
+def test_elsewhere_the_status_is_rare(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal nothing is said within the first seconds, and with quiet never."""
+
+    async def run() -> None:
+        recording = make(free_url(), None)
+        await recording.start()
+        await LiveStatus(recording, terminal=False).follow(asyncio.Event(), seconds=0.3)
+        await LiveStatus(recording, quiet=True, terminal=True).follow(asyncio.Event(), seconds=0.6)
+        await recording.finish()
+
+    asyncio.run(run())
+
+    assert capsys.readouterr() == ("", "")
