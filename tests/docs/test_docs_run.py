@@ -24,7 +24,9 @@ def programs() -> dict[str, str]:
 
 
 def test_programs_run_to_their_end(tmp_path: Path) -> None:
-    """A block marked python is a whole program that ends without an error, in an empty folder."""
+    """A block marked python is a whole program that ends without an error: the README's in a clone, where
+    it may read the golden traces, the others in an empty folder.
+    """
     endless = {name for name in programs() if name.split(" #")[0] in READS_UNTIL_STOPPED}
     failed: dict[str, str] = {}
     for name, program in programs().items():
@@ -32,7 +34,7 @@ def test_programs_run_to_their_end(tmp_path: Path) -> None:
             continue
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program],
-            cwd=tmp_path,
+            cwd=ROOT if name.startswith("README") else tmp_path,
             capture_output=True,
             text=True,
             timeout=60,
