@@ -58,6 +58,7 @@ if handle is not None:
     reveal_type(handle.offer(b""))  # bool
     reveal_type(handle.offer_many([b""]))  # int
     reveal_type(handle.files())  # tuple[str, ...]
+reveal_type(next(forwardpass.read_trace("prefix")))  # forwardpass.trace.record.TraceRecord
 for record in read_trace("prefix"):
     reveal_type(record.metrics)  # forwardpass.wire.schema.ForwardPassMetrics
     reveal_type(record.observed_at_unix_ms)  # int
