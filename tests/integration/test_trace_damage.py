@@ -250,6 +250,23 @@ def test_false_headers_inside_a_damaged_member_are_not_believed(read: Read) -> N
     assert report.ranges[0] == ByteRange(0, len(member), ProblemKind.CORRUPT_MEMBER)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x1f\x8b\x08\x04" + bytes(6) + b"\xff\xff",  # an extra field of 64 kB
+        b"\x1f\x8b\x08\x08" + b"name after name",  # a file name that does not end
+        b"\x1f\x8b\x08" + bytes(7) + b"\x00\xff\xff\x00\x00",  # a stored block of 64 kB
+    ],
+)
+def test_a_file_of_false_headers_takes_no_ages(read: Read, header: bytes) -> None:
+    """A hundred thousand headers that each lead far into the file are told from members by a first look."""
+    rows, report = read(header * 100_000 + MEMBERS[1])
+
+    assert rows == GROUPS[1]
+    assert report.ranges[-1] == ByteRange(report.size - len(MEMBERS[1]), report.size)
+
+
 def test_row_that_spans_into_damage_is_torn(read: Read) -> None:
     """A row whose second half stood in a corrupt member is reported, and neither half becomes a row."""
     text = b"\n".join(ALL) + b"\n"

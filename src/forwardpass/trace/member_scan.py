@@ -11,9 +11,9 @@ The file is cut into regions that follow each other without a hole. A region is
 * zero padding or other bytes that are no member.
 
 After damage the scan goes on at the next gzip header that is real. Three header bytes also occur by
-chance inside compressed data, so a header counts only if the member behind it is intact or begins with
-a row of a trace. A member that is corrupt but would still swallow the bytes of members after it cannot
-hide them: damage always ends at the next real header.
+chance inside compressed data, so a header counts only if what is behind it begins like text, and is an
+intact member or begins with a row of a trace. A member that is corrupt and would swallow the bytes of
+members after it cannot hide them: damage always ends at the next real header.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ HoldsRow = Callable[[bytes], bool | None]
 """Says of the beginning of a text whether a row of a trace stands there; ``None`` if it needs more of it."""
 
 _LENGTH_BYTES = 4
+_LOOK_BYTES = 4096
+_LOOK_TEXT_BYTES = 512
+_CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r")
 _READ_BYTES = 1 << 18  # most file bytes fed in one call
 
 
@@ -165,7 +168,9 @@ def inflate(file: FileBytes, region: Region) -> Iterable[bytes]:
 
 
 def intact_member(file: FileBytes, start: int) -> Region | None:
-    """Return the member that begins at ``start`` if it is intact."""
+    """Return the member that begins at ``start`` if it is intact and begins like text."""
+    if not _begins_like_text(file, start):
+        return None
     probe = _probe(file, start, file.size)
     if probe.outcome is not _Outcome.DONE:
         return None
@@ -213,9 +218,24 @@ def next_member(file: FileBytes, start: int, holds_row: HoldsRow) -> int:
         candidate = file.find(GZIP_MAGIC, start, file.size)
         if candidate < 0:
             return file.size
-        if _is_member(file, candidate, holds_row):
+        if _begins_like_text(file, candidate) and _is_member(file, candidate, holds_row):
             return candidate
         start = candidate + 1
+
+
+def _begins_like_text(file: FileBytes, start: int) -> bool:
+    """Say whether the bytes at ``start`` inflate to what could be lines of JSON, by a first look.
+
+    JSON has no control characters. Without this look a file made of false headers would be inflated from
+    each of them to its end.
+    """
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        text = inflater.decompress(file.read(start, _LOOK_BYTES), _LOOK_TEXT_BYTES)
+    except zlib.error:
+        return False
+    seen = len(text) > 0 or inflater.eof or start + _LOOK_BYTES >= file.size
+    return seen and len(text.translate(None, _CONTROLS)) == len(text)
 
 
 def _is_member(file: FileBytes, start: int, holds_row: HoldsRow) -> bool:
