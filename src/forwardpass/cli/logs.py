@@ -1,13 +1,20 @@
-"""Knows how this package's log lines reach a person: on stderr, one line each, marked as ours."""
+"""Knows how this package's log lines reach a person: on stderr, one line each, marked as ours.
+
+Messages may quote what strangers sent (a field's name, a worker id), so nothing in them drives a terminal
+or begins a line of its own; only a traceback has several lines.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 
+from forwardpass.cli.terminal import printable
+
 __all__ = ["log_to_stderr"]
 
 _PACKAGE = "forwardpass"
+_MAX_CHARACTERS = 4000
 
 
 class _ToStderr(logging.Handler):
@@ -17,10 +24,21 @@ class _ToStderr(logging.Handler):
         """Write one record; the level stands before the message from WARNING on."""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         try:
-            sys.stderr.write(f"{_PACKAGE}: {level}{self.format(record)}\n")
+            sys.stderr.write(f"{_PACKAGE}: {level}{_one_line(record)}\n{_traceback(record)}")
             sys.stderr.flush()
         except OSError:  # the terminal is gone; there is nobody to tell
             return
+
+
+def _one_line(record: logging.LogRecord) -> str:
+    return printable(record.getMessage(), _MAX_CHARACTERS)
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    if record.exc_info is None or record.exc_info[0] is None:
+        return ""
+    text = logging.Formatter().formatException(record.exc_info)
+    return "".join(f"{printable(line, _MAX_CHARACTERS)}\n" for line in text.splitlines())
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
