@@ -44,15 +44,16 @@ def start(folder: Path, script: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str]) -> list[str]:
-    """Wait for the end and return the words it said; its stderr must be empty."""
+def finish(process: subprocess.Popen[str], code: int = 0) -> list[str]:
+    """Wait for the end and return the words it said; its stderr must be empty and its exit code ``code``."""
     out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert err == ""
+    assert process.returncode == code
     return out.split()
 
 
-@pytest.mark.parametrize("ending", ["pass", "sys.exit(3)", "raise SystemExit"])
-def test_nothing_accepted_is_lost_at_exit(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("sys.exit(3)", 3), ("raise SystemExit", 0)])
+def test_nothing_accepted_is_lost_at_exit(tmp_path: Path, ending: str, code: int) -> None:
     """TRACE-53, D-28: a process that ends without releasing its handle still writes every accepted row."""
     process = start(
         tmp_path,
@@ -62,7 +63,7 @@ def test_nothing_accepted_is_lost_at_exit(tmp_path: Path, ending: str) -> None:
         {ending}
         """,
     )
-    finish(process)
+    finish(process, code)
 
     assert counter_ids(tmp_path) == list(range(5000))
 
@@ -124,6 +125,38 @@ def test_a_signal_in_the_middle_of_an_offer_loses_nothing(tmp_path: Path, handle
     found = counter_ids(tmp_path)
     assert found == list(range(len(found)))
     assert int(accepted) <= len(found) <= int(accepted) + 1
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("function", ["offer", "offer_many"])
+def test_a_signal_while_the_lock_is_held(tmp_path: Path, handler: str, function: str) -> None:
+    """D-28: a handler that runs while its own thread holds the sink's lock does not wait for it."""
+    arguments = "payload(counter)" if function == "offer" else "[payload(counter)]"
+    process = start(
+        tmp_path,
+        f"""
+        signal.alarm(20)
+        accepted = []
+        def on_term(number, frame):
+            say(len(accepted))
+            {HANDLERS[handler]}
+        signal.signal(signal.SIGTERM, on_term)
+        def strike(frame, event, argument):
+            code = frame.f_code
+            if event == "call" and code.co_name == "{function}" and code.co_filename.endswith("pump.py"):
+                if len(accepted) == 1000:
+                    sys.setprofile(None)
+                    os.kill(os.getpid(), signal.SIGTERM)
+        sys.setprofile(strike)
+        for counter in range(2000):
+            if handle.{function}({arguments}):
+                accepted.append(counter)
+        """,
+    )
+    (accepted,) = finish(process)
+
+    assert accepted == "1000"
+    assert counter_ids(tmp_path)[:1000] == list(range(1000))
 
 
 def test_a_signal_in_the_middle_of_a_close_loses_nothing(tmp_path: Path) -> None:
@@ -201,7 +234,7 @@ def test_a_forked_child_has_files_of_its_own(tmp_path: Path) -> None:
             handle.offer(payload(counter))
         child = os.fork()
         if child == 0:
-            assert handle.counts().offered == 0
+            assert (handle.counts().offered, handle.counts().written, handle.files()) == (0, 0, ())
             for counter in range(100, 110):
                 assert handle.offer(payload(counter))
             handle.release()
@@ -246,12 +279,14 @@ def test_a_fork_while_others_hold_the_locks(tmp_path: Path) -> None:
     process = start(
         tmp_path,
         """
-        import threading
+        import logging, threading
         stop = threading.Event()
+        sys.setswitchinterval(1e-5)
+        logging.disable(logging.CRITICAL)  # the queue overflows, so that offers hold their lock for long
+        many = [payload(1)] * 120_000
         def offer():
             while not stop.is_set():
-                handle.offer(payload(1))
-                time.sleep(0.0001)
+                handle.offer_many(many)
         def acquire():
             while not stop.is_set():
                 registry.acquire("77", Endpoint()).release()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -166,6 +168,32 @@ def test_many_threads_may_offer(tmp_path: Path) -> None:
     assert len(fpms) == threads_count * each
     for rank in range(threads_count):
         assert [fpm["counter_id"] for fpm in fpms if fpm["dp_rank"] == rank] == list(range(each))
+
+
+def test_what_is_accepted_during_a_close_is_written(tmp_path: Path) -> None:
+    """TRACE-53: an offer that is in flight when the close begins is written, however slow its thread is."""
+    in_flight, accepted = threading.Event(), []
+
+    def pause(frame: FrameType, event: str, argument: object) -> None:
+        if event == "c_call" and argument is len and frame.f_code.co_filename.endswith("pump.py"):
+            in_flight.set()  # the offer has seen that the pump accepts, and has not queued its item yet
+            time.sleep(0.3)
+
+    def offer() -> None:
+        sys.setprofile(pause)
+        accepted.append(sink.offer(SOURCE, payload(1)))
+        sys.setprofile(None)
+
+    with recording(tmp_path) as sink:
+        thread = threading.Thread(target=offer)
+        thread.start()
+        assert in_flight.wait(LIMIT_SECONDS)
+        assert sink.close(LIMIT_SECONDS).finished
+        thread.join(LIMIT_SECONDS)
+
+    assert accepted == [True]
+    assert counter_ids(tmp_path) == [1]
+    assert sink.counts().pending == 0
 
 
 def test_a_slow_disk_costs_the_oldest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
