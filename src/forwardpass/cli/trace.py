@@ -18,7 +18,7 @@ from forwardpass.analyze.summary import Summary, summarize
 from forwardpass.cli.main import Exit
 from forwardpass.cli.output import ending_quietly, say, write_bytes, write_json, write_lines
 from forwardpass.cli.summary_view import render_summary
-from forwardpass.cli.tail_view import HEADER, LiveMessage, table_line
+from forwardpass.cli.tail_view import HEADER, table_line
 from forwardpass.cli.terminal import json_for_terminal, printable
 from forwardpass.cli.trace_clean import clean
 from forwardpass.cli.trace_filter import RowFilter, moment_option
@@ -189,8 +189,7 @@ def _print_rows(rows: Iterator[TraceRecord], *, compact: bool) -> None:
     while block := list(islice(rows, _BLOCK)):
         if compact:
             write_lines(
-                table_line(LiveMessage(row.metrics, {}), row.observed_at_unix_ms, data_parallel=False)
-                for row in block
+                table_line(row.metrics, row.observed_at_unix_ms, data_parallel=False) for row in block
             )
         elif terminal:
             write_lines(json_for_terminal(row.line.decode()) for row in block)
