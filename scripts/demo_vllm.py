@@ -16,7 +16,6 @@ import os
 import random
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Any
 
 from forwardpass.analyze.summary import Summary, summarize
 from forwardpass.cli.summary_view import render_summary
+from forwardpass.publish.port_owner import ports_are_free
 from forwardpass.trace.reader import TraceReader
 from forwardpass.wire.ports import DEFAULT_BASE_PORT
 
@@ -174,11 +174,7 @@ def environment() -> dict[str, str]:
 def free_port(first: int) -> int:
     """Return the first port from ``first`` on, below the ephemeral range, that nobody holds."""
     for port in range(first, FIRST_EPHEMERAL_PORT):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if ports_are_free(port):
             return port
     raise DemoFailed(f"no port between {first} and {FIRST_EPHEMERAL_PORT} is free")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,28 +17,15 @@ from forwardpass.cli.main import Exit
 from forwardpass.config.settings import PublisherSettings
 from forwardpass.config.variables import TABLE
 from forwardpass.publish.publisher import FpmPublisher
+from forwardpass.testing.ports import free_port
 
 CLEAN = dict.fromkeys((variable.name for variable in TABLE), None)
 Publish = Callable[..., FpmPublisher]
 
 
-def free_base(ports: int = 40) -> int:
-    """Return the first of ``ports`` consecutive free ports below the ephemeral range."""
-    for _ in range(200):
-        base = random.randrange(22_000, 32_000)
-        if all(is_free(base + offset) for offset in range(-20, ports)):
-            return base
-    raise AssertionError("no free block of ports")
-
-
-def is_free(port: int) -> bool:
-    """Say whether a port can be bound on loopback."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def free_base() -> int:
+    """Return a port with free ones next door, where the command looks as well."""
+    return free_port(60) + 20
 
 
 @pytest.fixture

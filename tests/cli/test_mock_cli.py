@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import socket
 import subprocess
@@ -18,23 +17,10 @@ from forwardpass.cli.mock import mock
 from forwardpass.config.variables import TABLE
 from forwardpass.engines.mock.faults import FaultKind
 from forwardpass.errors import ConfigError, PortUnavailable
+from forwardpass.testing.ports import free_port
 
 CLEAN = dict.fromkeys((variable.name for variable in TABLE), None)
 LIMIT_SECONDS = 30.0
-
-
-def free_base() -> int:
-    """Return the first of two free ports below the ephemeral range."""
-    for _ in range(200):
-        base = random.randrange(22_000, 32_000)
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind(("127.0.0.1", base))
-                second.bind(("127.0.0.1", base + 1))
-            except OSError:
-                continue
-            return base
-    raise AssertionError("no free ports")
 
 
 def run(*arguments: object, env: dict[str, str | None] | None = None) -> Result:
@@ -46,7 +32,7 @@ def run(*arguments: object, env: dict[str, str | None] | None = None) -> Result:
 
 def test_words_go_to_stderr_and_the_counts_to_stdout():
     """Where it listens is said at once; at the end there is one line per rank."""
-    base = free_base()
+    base = free_port(2)
     result = run("--port", base, "--seconds", 30, "--fast")
     lines = result.stdout.splitlines()
 
@@ -58,7 +44,7 @@ def test_words_go_to_stderr_and_the_counts_to_stdout():
 
 def test_the_counts_as_json():
     """One document: seconds of the engine's time, and per rank its port, passes, requests and fate."""
-    base = free_base()
+    base = free_port(2)
     result = run("--port", base, "--ranks", 1, "--seconds", 30, "--fast", "--json")
     document = json.loads(result.stdout)
     (rank,) = document["ranks"]
@@ -71,7 +57,7 @@ def test_the_counts_as_json():
 
 def test_a_seed_repeats_the_run():
     """Simulated runs of one seed do the same; another seed does something else."""
-    base = free_base()
+    base = free_port(2)
     passes = [
         [rank["requests"] for rank in json.loads(done.stdout)["ranks"]]
         for done in (
@@ -84,7 +70,7 @@ def test_a_seed_repeats_the_run():
 
 def test_asynchronous_order_is_faster():
     """With the host hidden behind the GPU the same load needs shorter passes, so there are more of them."""
-    base = free_base()
+    base = free_port(2)
     synchronous, asynchronous = (
         json.loads(run("--port", base, "--seconds", 20, "--fast", "--json", *more).stdout)["ranks"][0][
             "passes"
@@ -97,14 +83,14 @@ def test_asynchronous_order_is_faster():
 
 def test_a_delay_comes_before_the_first_request():
     """Nothing runs before it has passed."""
-    result = run("--port", free_base(), "--seconds", 5, "--delay", 10, "--fast", "--json")
+    result = run("--port", free_port(2), "--seconds", 5, "--delay", 10, "--fast", "--json")
 
     assert [rank["passes"] for rank in json.loads(result.stdout)["ranks"]] == [0, 0]
 
 
 def test_the_base_port_may_come_from_the_environment():
     """Without --port the variable of the stream counts."""
-    base = free_base()
+    base = free_port(2)
     result = run("--seconds", 1, "--fast", env={"DYN_FORWARDPASS_METRIC_PORT": str(base)})
 
     assert f"rank 0 publishes on tcp://127.0.0.1:{base}" in result.stderr
@@ -112,9 +98,9 @@ def test_the_base_port_may_come_from_the_environment():
 
 def test_the_worker_id_is_the_launchers_or_drawn():
     """D-29: an id in the environment is used; else a random decimal one, so that no stream is nameless."""
-    given = run("--port", free_base(), "--seconds", 1, "--fast", env={"DYN_FPM_WORKER_ID": "4711"})
+    given = run("--port", free_port(2), "--seconds", 1, "--fast", env={"DYN_FPM_WORKER_ID": "4711"})
     drawn = [
-        run("--port", free_base(), "--seconds", 1, "--fast").stderr.split("worker ")[1] for _ in range(2)
+        run("--port", free_port(2), "--seconds", 1, "--fast").stderr.split("worker ")[1] for _ in range(2)
     ]
 
     assert "worker 4711;" in given.stderr
@@ -142,7 +128,7 @@ def test_wrong_values_are_refused_by_the_option_that_gave_them(arguments, variab
 
 def test_a_taken_port_is_an_error():
     """An engine whose only work is to publish does not go on when it cannot."""
-    base = free_base()
+    base = free_port(2)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", base + 1))
         holder.listen()
@@ -162,7 +148,7 @@ def test_the_help_lists_every_fault():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(number):
     """Ctrl-C and SIGTERM end the run in good order: the counts are printed and the status is 0."""
-    base = free_base()
+    base = free_port(2)
     process = subprocess.Popen(
         [sys.executable, "-m", "forwardpass", "mock", "--port", str(base), "--json"],
         stdout=subprocess.PIPE,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from engine_process import Engine, engine_at, finish, run, start, trace_rows, wait_for_rows
-from test_doctor_cli import free_base
 
 from forwardpass.cli.main import Exit
+from forwardpass.testing.ports import free_port
 
 
 def counters(folder: Path, rank: int = 0) -> list[int]:
@@ -22,7 +22,7 @@ def counters(folder: Path, rank: int = 0) -> list[int]:
 
 def test_records_two_ranks_and_sums_them_up(tmp_path: Path) -> None:
     """Every pass of both ranks is in the files; the summary is on stdout, words are on stderr."""
-    base = free_base(3)
+    base = free_port(3)
     with engine_at(base, ranks=2):
         code, out, err = run(
             "record", "--ranks", "2", "--seconds", "2", "--output", str(tmp_path / "run"),
@@ -45,7 +45,7 @@ def test_records_two_ranks_and_sums_them_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """Stopped in full flight, record writes everything it received, without a gap, and ends with status 0."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base, per_second=1000):
         process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run"), "--json"])
         wait_for_rows(tmp_path, 300)
@@ -63,7 +63,7 @@ def test_a_signal_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """While the first signal drains a second one kills, and what was flushed stays readable."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base, per_second=500):
         process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run")])
         wait_for_rows(tmp_path, 100)
@@ -78,7 +78,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 def test_the_engine_may_come_later_and_come_back(tmp_path: Path) -> None:
     """Started before the engine it says what is missing; it joins the engine, also after a restart."""
-    base = free_base(2)
+    base = free_port(2)
     process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run"), "--json"])
     time.sleep(4.0)
     with engine_at(base):
@@ -99,7 +99,7 @@ def test_the_engine_may_come_later_and_come_back(tmp_path: Path) -> None:
 def test_nothing_arrives(tmp_path: Path) -> None:
     """Without a publisher the status is 1, the reason is looked for elsewhere, and no file is left."""
     code, out, err = run(
-        "record", f"tcp://127.0.0.1:{free_base(2)}", "--seconds", "0.5", "--output", str(tmp_path / "run")
+        "record", f"tcp://127.0.0.1:{free_port(2)}", "--seconds", "0.5", "--output", str(tmp_path / "run")
     )
 
     assert code == Exit.FINDING
@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_with_a_plane_a_missing_trace_is_no_reason_to_stop(tmp_path: Path) -> None:
     """With an event plane the streams are relayed even where nothing can be written."""
     (tmp_path / "file").write_text("")
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base):
         code, out, err = run(
             "record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "file" / "run"),
@@ -164,7 +164,7 @@ def test_with_a_plane_a_missing_trace_is_no_reason_to_stop(tmp_path: Path) -> No
 
 def test_variables_and_flags(tmp_path: Path) -> None:
     """The mode variable is respected, flags win, the endpoint is in the rows, the id in the file's name."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base):
         code, out, _ = run(
             "record", "--output", str(tmp_path / "run"), "--seconds", "2", "--json",
@@ -183,7 +183,7 @@ def test_variables_and_flags(tmp_path: Path) -> None:
 
 def test_a_fixed_producer_goes_on_at_the_next_index(tmp_path: Path) -> None:
     """With a fixed producer id a second recording writes the next segment and touches the first no more."""
-    base = free_base(2)
+    base = free_port(2)
     arguments = ["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run"), "--producer-id", "p"]
     with engine_at(base):
         first = run(*arguments, "--seconds", "1")
@@ -200,7 +200,7 @@ def test_a_fixed_producer_goes_on_at_the_next_index(tmp_path: Path) -> None:
 
 def test_quiet(tmp_path: Path) -> None:
     """--quiet says nothing on stderr while it runs; the summary is data and stays."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base):
         code, out, err = run(
             "record",
@@ -219,7 +219,7 @@ def test_quiet(tmp_path: Path) -> None:
 
 def test_a_killed_recorder_leaves_readable_files(tmp_path: Path) -> None:
     """After SIGKILL the files hold complete rows up to about the last second."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base, per_second=500):
         process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run")])
         wait_for_rows(tmp_path, 500)
@@ -232,7 +232,7 @@ def test_a_killed_recorder_leaves_readable_files(tmp_path: Path) -> None:
 
 def test_an_engine_that_ends_is_recorded_to_its_end(tmp_path: Path) -> None:
     """What an engine sent before it ended, and record before it was stopped could not receive, is written."""
-    base = free_base(2)
+    base = free_port(2)
     engine = Engine(base, per_second=1000)
     process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run")])
     wait_for_rows(tmp_path, 100)

@@ -11,9 +11,9 @@ import time
 
 import zmq
 from engine_process import clean_environment, engine_at, finish, run, start
-from test_doctor_cli import free_base
 
 from forwardpass.cli.main import Exit
+from forwardpass.testing.ports import free_port
 from forwardpass.wire.codec import encode
 from forwardpass.wire.frames import join
 from forwardpass.wire.schema import ForwardPassMetrics
@@ -21,7 +21,7 @@ from forwardpass.wire.schema import ForwardPassMetrics
 
 def test_json_lines_until_the_limit() -> None:
     """--json gives one document per pass with every field, as many as asked for, in order."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base):
         code, out, err = run("tail", f"tcp://127.0.0.1:{base}", "--json", "--limit", "20")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -35,7 +35,7 @@ def test_json_lines_until_the_limit() -> None:
 
 def test_table_of_two_ranks() -> None:
     """Without --json there is a header and one aligned row per pass of each rank."""
-    base = free_base(3)
+    base = free_port(3)
     with engine_at(base, ranks=2):
         code, out, _ = run("tail", "--ranks", "2", "--limit", "30", DYN_FORWARDPASS_METRIC_PORT=str(base))
     header, *rows = out.splitlines()
@@ -51,7 +51,7 @@ def test_table_of_two_ranks() -> None:
 
 def test_one_rank() -> None:
     """--rank shows only that rank, and needs no --ranks."""
-    base = free_base(3)
+    base = free_port(3)
     with engine_at(base, ranks=2):
         _, out, _ = run(
             "tail", "--rank", "1", "--limit", "10", "--json", DYN_FORWARDPASS_METRIC_PORT=str(base)
@@ -62,7 +62,7 @@ def test_one_rank() -> None:
 
 def test_unreadable_messages_are_counted() -> None:
     """What cannot be decoded is counted on stderr; escape sequences in ids are shown, not sent."""
-    base = free_base(2)
+    base = free_port(2)
     context = zmq.Context()
     socket = context.socket(zmq.PUB)
     socket.bind(f"tcp://127.0.0.1:{base}")
@@ -86,7 +86,7 @@ def test_unreadable_messages_are_counted() -> None:
 
 def test_broken_pipe_is_quiet() -> None:
     """When the reader of our output has had enough, tail ends without a word."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base):
         command = f"{sys.executable} -m forwardpass tail tcp://127.0.0.1:{base} --json | head -n 3"
         piped = subprocess.run(
@@ -104,7 +104,7 @@ def test_broken_pipe_is_quiet() -> None:
 
 def test_nothing_arrives() -> None:
     """Without a publisher tail says so after three seconds, and its status is 1."""
-    code, out, err = run("tail", f"tcp://127.0.0.1:{free_base(2)}", "--seconds", "3.5", "--json")
+    code, out, err = run("tail", f"tcp://127.0.0.1:{free_port(2)}", "--seconds", "3.5", "--json")
 
     assert (code, out) == (Exit.FINDING, "")
     assert "forwardpass doctor" in err
@@ -112,7 +112,7 @@ def test_nothing_arrives() -> None:
 
 def test_interrupted() -> None:
     """Ctrl-C ends tail with status 130 and no traceback, with the lines so far."""
-    base = free_base(2)
+    base = free_port(2)
     with engine_at(base):
         process = start(["tail", f"tcp://127.0.0.1:{base}", "--json"])
         assert process.stdout is not None

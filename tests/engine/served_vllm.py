@@ -6,9 +6,7 @@ import contextlib
 import http.client
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,26 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from forwardpass.testing.ports import free_port
+
 START_SECONDS = 240.0
 STOP_SECONDS = 60.0
-
-
-def free_port(count: int = 1, first: int = 22_000) -> int:
-    """Return the first of ``count`` free ports among the 9,000 from ``first`` on."""
-    for _ in range(200):
-        base = random.randrange(first, first + 9_000)
-        if all(_is_free(base + offset) for offset in range(count)):
-            return base
-    raise AssertionError("no free port")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class ServedVllm:
@@ -45,7 +27,7 @@ class ServedVllm:
         self, model: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]
     ) -> None:
         self.model = model
-        self.http_port = free_port(first=12_000)  # never one of the stream's
+        self.http_port = free_port(first=12_000, last=19_999)  # never one of the stream's
         self.words = ""
         self._stderr = folder / "stderr.txt"
         command = [

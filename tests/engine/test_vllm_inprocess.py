@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 import zmq
 
 from forwardpass.errors import WireError
+from forwardpass.testing.ports import free_port
 from forwardpass.wire.codec import decode_strict
 from forwardpass.wire.frames import split
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
@@ -76,21 +76,11 @@ class Run:
         self.log = log
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports below the ephemeral range that nobody listens on."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(21_000, 32_000)
-        with socket.socket() as probe:
-            if port not in found and probe.connect_ex(("127.0.0.1", port)):
-                found.append(port)
-    return found
-
-
 @pytest.fixture(scope="module")
 def run(vllm: object, tiny_model: str, vllm_environment: dict[str, str]) -> Run:
     """Serve the same prompts in every case, one engine after the other in one process."""
-    ours, overlapped, taken = free_ports(3)
+    ours = free_port(3)
+    overlapped, taken = ours + 1, ours + 2
 
     def case(name: str, port: int = 0, **more: Any) -> dict[str, Any]:
         env = {"DYN_FORWARDPASS_METRIC_PORT": str(port or ""), "FORWARDPASS_STRICT": ""}

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from served_vllm import ServedVllm, free_port, served
+from served_vllm import ServedVllm, served
 
+from forwardpass.testing.ports import free_port
 from forwardpass.trace.reader import read_trace
 from forwardpass.trace.record import TraceRecord
 from forwardpass.wire.keys import MAX_PRODUCER_ID

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import socket as sockets
 import subprocess
 import sys
 import textwrap
@@ -96,19 +94,6 @@ def join(publisher: Publisher, reader: Reader) -> int:
             assert frames is not None
         return last + 1
     raise AssertionError("the subscription did not arrive")
-
-
-def free_port() -> int:
-    """Return a port below the ephemeral range that is free now."""
-    for _ in range(200):
-        port = random.randrange(20_000, 32_000)
-        with sockets.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 @contextlib.contextmanager

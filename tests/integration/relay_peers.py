@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import zmq
-from raw_stream import free_port
 
 from forwardpass.relay.supervisor import RelayGroup, RelayTarget
+from forwardpass.testing.ports import free_port
 from forwardpass.trace.registry import TraceHandle
 from forwardpass.wire.codec import encode
 from forwardpass.wire.frames import join

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -51,19 +49,6 @@ say(up=True)
 while True:
     time.sleep(0.05)
 """
-
-
-def free_port() -> int:
-    """Return a port below the ephemeral range that nobody holds."""
-    for _ in range(200):
-        port = random.randrange(22_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 class Launch:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from small_server import free_port
 
 from forwardpass.config.settings import PublisherSettings
 from forwardpass.publish.publisher import FpmPublisher
 from forwardpass.relay.zmq_source import ZmqSource
+from forwardpass.testing.ports import free_port
 
 
 @pytest.mark.slow

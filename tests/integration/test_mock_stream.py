@@ -5,7 +5,6 @@ One run of three seconds serves all tests: every rank has a fault of its own, ra
 
 from __future__ import annotations
 
-import random
 import socket as sockets
 import threading
 import time
@@ -24,6 +23,7 @@ from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.faults import parse_fault
 from forwardpass.engines.mock.load import realistic
 from forwardpass.errors import ConfigError, PortUnavailable, WireError
+from forwardpass.testing.ports import free_port
 from forwardpass.wire.codec import decode_strict
 from forwardpass.wire.frames import Frames
 from forwardpass.wire.schema import ForwardPassMetrics
@@ -40,20 +40,6 @@ class Captured(NamedTuple):
     frames: list[list[Frames]]
     """By rank; the last list is that of the duplicate publisher."""
     reports: tuple[RankReport, ...]
-
-
-def free_block(size: int) -> int:
-    """Return the first of ``size`` free ports below the ephemeral range."""
-    for _ in range(200):
-        base = random.randrange(24_000, 32_000)
-        with ExitStack() as stack:
-            try:
-                for port in range(base, base + size):
-                    stack.enter_context(sockets.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return base
-    raise AssertionError("no free block of ports")
 
 
 def settings(base: int) -> PublisherSettings:
@@ -103,7 +89,7 @@ class Subscriber(threading.Thread):
 
 @pytest.fixture(scope="module")
 def captured() -> Captured:
-    base = free_block(RANKS + 3)
+    base = free_port(RANKS + 3)
     second = base + RANKS + 2
     texts = [
         f"slow-rank={SLOW}:4@0s",
@@ -228,7 +214,7 @@ def test_a_duplicate_publisher_repeats_the_rank_under_other_numbers(captured):
 
 def test_a_taken_port_stops_the_cluster_and_frees_the_others():
     """Built strictly, a cluster that cannot bind one rank raises and leaves no rank behind."""
-    base = free_block(3)
+    base = free_port(3)
     with sockets.socket() as holder:
         holder.bind(("127.0.0.1", base + 1))
         holder.listen()
@@ -242,7 +228,7 @@ def test_a_taken_port_stops_the_cluster_and_frees_the_others():
 
 def test_a_fault_of_a_missing_rank_opens_nothing():
     """The mistake is found before any port is bound."""
-    base = free_block(1)
+    base = free_port(1)
     with pytest.raises(ConfigError):
         build_cluster(
             MockConfig(), realistic(1.0), settings(base), ranks=1, faults=(parse_fault("pause=1@1s"),)
@@ -253,7 +239,7 @@ def test_a_fault_of_a_missing_rank_opens_nothing():
 
 def test_fast_time_loses_nothing_to_the_publisher():
     """As fast as possible still means as fast as messages can be sent: none is refused for a full queue."""
-    base = free_block(1)
+    base = free_port(1)
     cluster = build_cluster(MockConfig(), realistic(12.0), settings(base), ranks=1, fast=True)
     cluster.run(120.0)
     cluster.close()

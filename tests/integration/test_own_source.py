@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import zmq
-from small_server import free_port
 
 from forwardpass.config.settings import PublisherSettings
 from forwardpass.publish.publisher import FpmPublisher
 from forwardpass.relay.own_source import OwnSource
+from forwardpass.testing.ports import free_port
 from forwardpass.wire.codec import encode
 from forwardpass.wire.schema import ForwardPassMetrics
 

@@ -7,7 +7,6 @@ import socket as sockets
 import pytest
 from raw_stream import (
     SILENT,
-    free_port,
     join,
     one_pass,
     other_process_on,
@@ -20,6 +19,7 @@ from forwardpass.config.settings import PublisherSettings
 from forwardpass.errors import ConfigError, PortUnavailable
 from forwardpass.publish.port_owner import ephemeral_range, port_owner
 from forwardpass.publish.publisher import FpmPublisher, NullPublisher, open_publisher
+from forwardpass.testing.ports import free_port
 from forwardpass.wire.ports import PortBlock
 
 # --- binding --------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import time
 
 import pytest
 from raw_stream import (
-    free_port,
     join,
     one_pass,
     publishing,
@@ -18,6 +17,7 @@ from raw_stream import (
 )
 
 from forwardpass.pump import StopReport
+from forwardpass.testing.ports import free_port
 from forwardpass.wire.codec import decode_strict
 from forwardpass.wire.schema import ForwardPassMetrics
 

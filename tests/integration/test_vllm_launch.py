@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_server import SERVER, Launch, free_port
+from small_server import SERVER, Launch
 
 from forwardpass.cli.main import Exit
 from forwardpass.config.variables import TABLE
 from forwardpass.engines.vllm.launch import SCHEDULER, find_vllm
+from forwardpass.testing.ports import free_port
 from forwardpass.trace.reader import read_trace
 from forwardpass.wire.keys import MAX_PRODUCER_ID
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from forwardpass.cli import bond
 from forwardpass.cli.mock import MockResult
 from forwardpass.config.variables import TABLE, WORKER_ID
 from forwardpass.errors import EngineError
+from forwardpass.publish.port_owner import ports_are_free
 from forwardpass.wire.ports import DEFAULT_BASE_PORT, MAX_BASE_PORT, PortBlock
 
 __all__ = ["CONNECT_SECONDS", "DemoEngine", "free_base_port", "start_engine"]
@@ -38,21 +38,9 @@ def free_base_port(ranks: int, start: int = DEFAULT_BASE_PORT) -> int:
     block = PortBlock.of(start, ranks)
     size = block.last - block.first + 1
     for base in range(start, min(_HIGHEST_PORT, MAX_BASE_PORT) - size + 1, size):
-        if _all_free(base, size):
+        if ports_are_free(base, size):
             return base
     raise EngineError(f"no {size} free ports in a row from {start} to {_HIGHEST_PORT}")
-
-
-def _all_free(base: int, size: int) -> bool:
-    with ExitStack() as probes:
-        try:
-            for port in range(base, base + size):
-                probe = probes.enter_context(socket.socket())
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZMQ does: closed is free
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class DemoEngine:

@@ -1,17 +1,19 @@
-"""Knows what Linux tells about TCP ports: which process holds one, and which ones the kernel hands out.
+"""Knows what Linux tells about TCP ports: which are free, who holds one, which ones the kernel hands out.
 
-Everything here is best effort: where ``/proc`` cannot be read the answer is ``None``.
+Where ``/proc`` cannot be read the answer is ``None``.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from forwardpass.wire.ports import PortBlock, parse_port_range
 
-__all__ = ["ephemeral_range", "port_owner", "socket_inodes"]
+__all__ = ["ephemeral_range", "port_owner", "ports_are_free", "socket_inodes"]
 
 _PROC = Path("/proc")
 _LISTEN = "0A"
@@ -31,6 +33,19 @@ def port_owner(port: int, proc: Path = _PROC) -> str | None:
         if pid is not None:
             return f"{_name(pid, proc)} (pid {pid})"
     return None
+
+
+def ports_are_free(first: int, count: int = 1) -> bool:
+    """Say whether all of ``count`` ports from ``first`` on can be bound on loopback at this moment."""
+    with ExitStack() as probes:
+        try:
+            for port in range(first, first + count):
+                probe = probes.enter_context(socket.socket())
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZMQ does: closed is free
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def ephemeral_range(proc: Path = _PROC) -> PortBlock | None:
