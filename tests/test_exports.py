@@ -52,6 +52,21 @@ def test_module_lists_its_public_names(path: Path) -> None:
     assert classes_and_functions <= public
 
 
+def test_modules_take_from_each_other_what_is_public() -> None:
+    """A name that one module of the package imports from another stands in the other's ``__all__``."""
+    homes = {f"forwardpass.{path.relative_to(SOURCE).with_suffix('')}".replace("/", ".") for path in MODULES}
+    taken = [
+        f"{path.relative_to(SOURCE)}: {node.module}.{alias.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in homes
+        for alias in node.names
+        if alias.name not in importlib.import_module(node.module).__all__
+    ]
+
+    assert not taken
+
+
 def test_package_exports_equal_the_lazy_table() -> None:
     """``forwardpass.__all__`` is the lazy table and the version, and ``dir`` shows the same."""
     expected = sorted([*forwardpass._HOMES, "__version__"])

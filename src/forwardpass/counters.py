@@ -35,8 +35,6 @@ class DropReason(StrEnum):
     """It could not be encoded."""
     MALFORMED = "malformed"
     """It is not a valid Forward Pass Metrics message."""
-    BAD_FRAMES = "bad_frames"
-    """It did not arrive in the frames of the raw stream."""
     OVERSIZE = "oversize"
     """It is larger than the stage may carry."""
     DISK_ERROR = "disk_error"

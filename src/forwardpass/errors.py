@@ -16,8 +16,7 @@
     ├── TraceError             trace files
     │   ├── TracePathError     a path                   .path
     │   └── TraceRecordError   one line of a file       .path .line
-    ├── EngineError            an engine did not behave as its contract says
-    └── InternalError          our bug; please report it
+    └── EngineError            an engine did not behave as its contract says
 
 The class says whose fault it is; the attributes carry the facts. Expected outcomes (a full queue,
 a skipped row) are values, not exceptions.
@@ -30,7 +29,6 @@ __all__ = [
     "EngineError",
     "ForwardPassError",
     "FrameError",
-    "InternalError",
     "MalformedPayload",
     "PayloadTooLarge",
     "PlaneClosed",
@@ -150,10 +148,3 @@ class TraceRecordError(TraceError):
 
 class EngineError(ForwardPassError):
     """An engine did not behave as the adapter's contract says."""
-
-
-class InternalError(ForwardPassError):
-    """A bug of this package."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason} (this is a bug in forwardpass; please report it)")

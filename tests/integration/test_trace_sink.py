@@ -112,7 +112,7 @@ def test_the_counts(tmp_path: Path) -> None:
         counts = sink.counts()
 
     text_bytes = sum(len(member) for member in members(segment(tmp_path, 0)))
-    assert (counts.offered, counts.accepted, counts.written, counts.rows) == (5, 4, 2, 2)
+    assert (counts.offered, counts.accepted, counts.written) == (5, 4, 2)
     assert counts.dropped == {"malformed": 2, "closed": 1}
     assert (counts.pending, counts.sampled_out, counts.last_error) == (0, 0, None)
     assert (counts.segments, counts.flushes) == (1, 1)

@@ -24,7 +24,6 @@ __all__ = [
     "say",
     "write_bytes",
     "write_json",
-    "write_json_lines",
     "write_lines",
     "write_table",
 ]
@@ -56,14 +55,6 @@ def say(message: str) -> None:
 def write_json(value: Any) -> None:
     """Write one JSON document to stdout, indented for people, keys in their own order."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-    sys.stdout.flush()
-
-
-def write_json_lines(values: Iterable[Any]) -> None:
-    """Write one compact JSON document per line to stdout."""
-    encoder = msgspec.json.Encoder()
-    for value in values:
-        sys.stdout.write(encoder.encode(value).decode() + "\n")
     sys.stdout.flush()
 
 

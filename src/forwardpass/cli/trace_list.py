@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forwardpass.cli.output import aligned
 from forwardpass.cli.summary_view import counted, format_bytes, format_count, format_time
@@ -14,6 +15,7 @@ from forwardpass.errors import TracePathError
 from forwardpass.trace.discover import parse_segment_name
 from forwardpass.trace.ends import read_ends
 from forwardpass.trace.reader import TraceReader
+from forwardpass.trace.record import TraceRecord
 from forwardpass.trace.report import FileFormat
 
 __all__ = ["ListedFile", "count_rows", "list_file", "render_list"]
@@ -44,38 +46,34 @@ def list_file(path: Path) -> ListedFile | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    name = parse_segment_name(path.name)
-    return ListedFile(
-        path=str(path),
-        producer=name.producer if name else None,
-        index=name.number if name else None,
-        format=ends.format,
-        size=ends.size,
-        first_observed_unix_ms=ends.first.observed_at_unix_ms if ends.first else None,
-        last_observed_unix_ms=ends.last.observed_at_unix_ms if ends.last else None,
-    )
+    return _listed(path, ends.format, ends.size, ends.first, ends.last)
 
 
 def count_rows(path: Path) -> ListedFile:
     """Return the same and what only reading the whole file tells."""
-    first = last = None
+    first: TraceRecord | None = None
+    last: TraceRecord | None = None
     reader = TraceReader([path])
     for batch in reader.batches():
         first = first or batch[0]
         last = batch[-1]
     report = reader.report.files[0]
+    listed = _listed(path, report.format, report.size, first, last)
+    return replace(listed, rows=report.rows, members=report.members, intact=report.intact)
+
+
+def _listed(
+    path: Path, file_format: FileFormat, size: int, first: TraceRecord | None, last: TraceRecord | None
+) -> ListedFile:
     name = parse_segment_name(path.name)
     return ListedFile(
         path=str(path),
         producer=name.producer if name else None,
         index=name.number if name else None,
-        format=report.format,
-        size=report.size,
+        format=file_format,
+        size=size,
         first_observed_unix_ms=first.observed_at_unix_ms if first else None,
         last_observed_unix_ms=last.observed_at_unix_ms if last else None,
-        rows=report.rows,
-        members=report.members,
-        intact=report.intact,
     )
 
 

@@ -16,7 +16,32 @@ from forwardpass.config import parse
 from forwardpass.wire.keys import Endpoint
 from forwardpass.wire.ports import DEFAULT_BASE_PORT, MAX_BASE_PORT, MIN_BASE_PORT
 
-__all__ = ["TABLE", "Feature", "Variable"]
+__all__ = [
+    "BIND_HOST",
+    "COUNT_PAUSED_SESSIONS",
+    "DRAIN_SECONDS",
+    "ENDPOINT",
+    "FPM_TRACE",
+    "FSYNC",
+    "HEARTBEAT",
+    "HEARTBEAT_INTERVAL_MS",
+    "MAX_SEGMENTS",
+    "METRIC_PORT",
+    "MODE",
+    "OUTPUT_PATH",
+    "PLANE",
+    "PRODUCER_ID",
+    "PUBLISH_QUEUE",
+    "ROLL_BYTES",
+    "SAMPLE_INTERVAL_MS",
+    "SEND_HWM",
+    "STRICT",
+    "TABLE",
+    "TRACE_QUEUE",
+    "WORKER_ID",
+    "Feature",
+    "Variable",
+]
 
 
 class Feature(StrEnum):

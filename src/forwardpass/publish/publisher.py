@@ -195,7 +195,7 @@ def open_publisher(
 
 
 class _OncePerProcess:
-    """The ephemeral-range check: this package's only global state. A race may at worst warn twice."""
+    """The ephemeral-range check. A race may at worst warn twice."""
 
     def __init__(self) -> None:
         self._done = False

@@ -8,6 +8,7 @@ what the event loop is busy with.
 from __future__ import annotations
 
 __all__ = [
+    "HOLD_SECONDS",
     "MAX_TICK_SECONDS",
     "MIN_TICK_SECONDS",
     "RECEIVE_LIMIT",
@@ -60,30 +61,41 @@ class Pace:
     """How much to take of a backlog at once, so that it does not overrun the trace's queue.
 
     A backlog (the loop was busy, or the reader stalled) waits safely in the sockets. It is taken as fast
-    as the trace has room, but only for so long: a trace that is stuck must not hold the plane back.
+    as the trace has room, but only for so long: a trace that is stuck must not hold the plane back. Once
+    that long has passed nothing is held back again before the trace moves, so that a trace that never
+    does delays the plane once and not over and over.
     """
 
-    __slots__ = ("_held_since",)
+    __slots__ = ("_gave_up", "_held_since", "_moves")
 
     def __init__(self) -> None:
         self._held_since: float | None = None
+        self._gave_up = False
+        self._moves = True
 
     def limit(self, now: float, room: int | None, streams: int) -> int:
         """Return how many messages each of ``streams`` may be drained of at monotonic ``now``.
 
         ``room`` is what the trace's queue can take; ``None`` without a trace.
         """
+        self._moves = room is None or room >= RECEIVE_LIMIT
         if room is None or room >= RECEIVE_LIMIT * streams:
             return RECEIVE_LIMIT
         if self._held_since is None:
             self._held_since = now
         if now - self._held_since >= HOLD_SECONDS:
+            self._gave_up = True
             return RECEIVE_LIMIT
         return room // max(1, streams)
 
     def emptied(self) -> None:
-        """Take note that nothing waits any more: the next backlog may be held back again."""
-        self._held_since = None
+        """Take note that nothing waits any more: the next backlog may be held back again.
+
+        Not if this one was given up and the trace has no room to speak of yet.
+        """
+        if self._moves or not self._gave_up:
+            self._held_since = None
+            self._gave_up = False
 
 
 class Backoff:

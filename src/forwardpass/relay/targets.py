@@ -9,7 +9,7 @@ from msgspec import Struct
 from forwardpass.errors import ConfigError
 from forwardpass.wire.ports import rank_port
 
-__all__ = ["RelayTarget", "check_url", "local_targets", "rank_url"]
+__all__ = ["ACCEPTED", "RelayTarget", "check_url", "local_targets", "rank_url"]
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]*]+):(?P<port>[0-9]{1,5})\Z")
 _IPC = re.compile(r"ipc://(?P<path>[^\0]+)\Z")

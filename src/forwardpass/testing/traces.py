@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -65,30 +66,10 @@ def trace_line(
 
 
 def trace_record(
-    counter_id: int = 0,
-    scheduled: ScheduledRequestMetrics | None = None,
-    *,
-    wall_time: float = 0.02,
-    queued: QueuedRequestMetrics | None = None,
-    worker_id: str = "4192",
-    dp_rank: int = 0,
-    producer_id: str = "4192",
-    capture_mode: str = "full",
-    observed_at_unix_ms: int | None = None,
+    counter_id: int = 0, scheduled: ScheduledRequestMetrics | None = None, **details: Any
 ) -> TraceRecord:
     """Return the record of the row that :func:`trace_line` makes of the same arguments."""
-    line = trace_line(
-        counter_id,
-        scheduled,
-        wall_time=wall_time,
-        queued=queued,
-        worker_id=worker_id,
-        dp_rank=dp_rank,
-        producer_id=producer_id,
-        capture_mode=capture_mode,
-        observed_at_unix_ms=observed_at_unix_ms,
-    )
-    return decode_line(line)
+    return decode_line(trace_line(counter_id, scheduled, **details))
 
 
 def gzip_member(lines: Iterable[bytes], level: int = 6) -> bytes:

@@ -62,11 +62,6 @@ class TraceCounts(Struct, frozen=True):
     """What the file system said last, in words."""
 
     @property
-    def rows(self) -> int:
-        """The same as ``written``."""
-        return self.written
-
-    @property
     def dropped_total(self) -> int:
         """All drops together."""
         return sum(self.dropped.values())

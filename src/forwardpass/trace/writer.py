@@ -1,7 +1,7 @@
 """Knows how rows reach the disk: one complete gzip member per flush, in segments that roll and are pruned.
 
-The folder and the files are touched here and in ``preflight.py`` only; which name, when to roll and what
-to prune is decided in ``segments.py``. A failing disk costs the rows of a batch, never an exception.
+Which name, when to roll and what to prune is decided in ``segments.py``; here it is done. A failing disk
+costs the rows of a batch, never an exception.
 """
 
 from __future__ import annotations
