@@ -23,9 +23,13 @@ class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; the level stands before the message from WARNING on."""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        text = f"{_PACKAGE}: {level}{_one_line(record)}\n{_traceback(record)}"
+        stream = sys.stderr
+        if stream is None or stream.closed:
+            return
         try:
-            sys.stderr.write(f"{_PACKAGE}: {level}{_one_line(record)}\n{_traceback(record)}")
-            sys.stderr.flush()
+            stream.write(text)
+            stream.flush()
         except OSError:  # the terminal is gone; there is nobody to tell
             return
 
@@ -35,7 +39,7 @@ def _one_line(record: logging.LogRecord) -> str:
 
 
 def _traceback(record: logging.LogRecord) -> str:
-    if record.exc_info is None or record.exc_info[0] is None:
+    if not record.exc_info or record.exc_info[0] is None:  # False where a caller asks for no traceback
         return ""
     text = logging.Formatter().formatException(record.exc_info)
     return "".join(f"{printable(line, _MAX_CHARACTERS)}\n" for line in text.splitlines())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
 from forwardpass.cli.logs import log_to_stderr
+from forwardpass.quiet import QuietLog
 
 logger = logging.getLogger("forwardpass.tests.logs")
 
@@ -42,3 +44,26 @@ def test_a_traceback_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None
     assert lines[0] == "forwardpass: error: failed"
     assert lines[1].startswith("Traceback")
     assert lines[-1] == "ValueError: ?[31mred"
+
+
+def test_a_quiet_warning_reaches_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """A repeated warning, which asks for no traceback with ``exc_info=False``, is a line like any other."""
+    log_to_stderr()
+    QuietLog(logger).warning("frames", "skipped 3 frames")
+
+    assert capsys.readouterr().err == "forwardpass: warning: skipped 3 frames\n"
+
+
+@pytest.mark.parametrize("stderr", ["none", "closed"])
+def test_a_missing_stderr_is_no_error(
+    stderr: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process started without stderr, or whose stderr was closed, loses the line and nothing else."""
+    log_to_stderr()
+    closed = open("/dev/null", "w")  # noqa: SIM115
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", None if stderr == "none" else closed)
+
+    logger.warning("to nobody")
+
+    assert capsys.readouterr().out == ""
