@@ -2,7 +2,8 @@
 
 Payload bytes pass untouched; nothing is decoded, so a malformed payload is relayed as well (the trace
 refuses it, and counts it). The trace is offered the whole batch first; the plane has a bounded queue and
-a task of its own. Neither can delay or fail the other, or the receiving.
+a task of its own. Neither can fail the other, and the plane delays nothing; a backlog waits in the socket
+for the trace's queue, for a second at most (``cadence.Pace``).
 """
 
 from __future__ import annotations

@@ -83,10 +83,58 @@ def test_pace_shares_the_room() -> None:
 
 
 def test_pace_gives_up_on_a_stuck_trace() -> None:
-    """A trace without room holds a backlog back for a second and no longer, until the backlog is gone."""
+    """RELAY-03: A trace without room holds a backlog back for a second and no longer, and not again before
+    it moves: neither when the backlog is gone nor for the next one.
+    """
     pace = Pace()
     limits = [pace.limit(now, 0, 1) for now in (10.0, 10.5, 10.0 + HOLD_SECONDS, 60.0)]
     pace.emptied()
 
     assert limits == [0, 0, RECEIVE_LIMIT, RECEIVE_LIMIT]
-    assert pace.limit(61.0, 0, 1) == 0
+    assert pace.limit(61.0, 0, 1) == RECEIVE_LIMIT
+
+
+def test_pace_holds_back_again_once_the_trace_moved() -> None:
+    """RELAY-03: A trace that has room again is spared the next backlog, though it was given up before."""
+    pace = Pace()
+    for now in (10.0, 10.0 + HOLD_SECONDS):
+        pace.limit(now, 0, 1)
+    pace.emptied()
+    pace.limit(12.0, RECEIVE_LIMIT, 1)
+    pace.emptied()
+
+    assert pace.limit(13.0, 300, 1) == 300
+
+
+def test_pace_forgets_a_backlog_that_went_through() -> None:
+    """A backlog that the trace took in time leaves the whole second to the next one."""
+    pace = Pace()
+    pace.limit(10.0, 500, 1)
+    pace.emptied()
+
+    assert [pace.limit(now, 500, 1) for now in (10.9, 11.8)] == [500, 500]
+
+
+def test_pace_with_more_streams_than_the_queue_has_room_for() -> None:
+    """Nine streams can never all take a whole turn out of 8192 places, and are not given up for that."""
+    pace = Pace()
+    limits = set()
+    for tick in range(1000):
+        limits.add(pace.limit(tick * MIN_TICK_SECONDS, 8192, 9))
+        pace.emptied()
+
+    assert limits == {8192 // 9}
+
+
+@pytest.mark.parametrize("room", [0, 100, RECEIVE_LIMIT - 1])
+def test_a_stuck_trace_holds_back_for_one_second_in_all(room: int) -> None:
+    """RELAY-03: Over a minute of busy and quiet ticks, a trace that never has more room costs one second."""
+    pace, held = Pace(), 0
+    for tick in range(int(60 / MIN_TICK_SECONDS)):
+        limit = pace.limit(tick * MIN_TICK_SECONDS, room, 1)
+        held += limit < RECEIVE_LIMIT
+        waiting = RECEIVE_LIMIT if tick % 10 == 0 else 0  # sometimes more than what may be taken
+        if limit == RECEIVE_LIMIT and not waiting:
+            pace.emptied()
+
+    assert held * MIN_TICK_SECONDS == pytest.approx(HOLD_SECONDS, abs=MIN_TICK_SECONDS)
