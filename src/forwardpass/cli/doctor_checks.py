@@ -8,8 +8,9 @@ from itertools import combinations
 
 from msgspec import Struct
 
+from forwardpass.cli.consequence import consequence
 from forwardpass.config.settings import Resolved, TraceSettings
-from forwardpass.config.variables import BIND_HOST, METRIC_PORT, OUTPUT_PATH, Feature
+from forwardpass.config.variables import BIND_HOST, METRIC_PORT, OUTPUT_PATH
 from forwardpass.wire.ports import PortBlock, ephemeral_warning
 
 __all__ = [
@@ -67,23 +68,17 @@ class HeardStream(Struct, frozen=True):
         return self.port - self.dp_rank
 
 
-def check_variables(settings: Iterable[Resolved]) -> list[Check]:
+def check_variables(settings: Iterable[Resolved], *, trace_on: bool) -> list[Check]:
     """Name every variable whose value is not accepted, and say what that turns off."""
     checks = []
     for row in settings:
         if row.error is None:
             continue
-        off = {
-            Feature.TRACE: "tracing is off",
-            Feature.STREAM: "no forward passes are generated",
-            Feature.RELAY: "nothing is relayed",
-        }[row.variable.feature]
-        fallback = row.variable.fallback
         checks.append(
             Check(
                 "variables",
-                Status.WARN if fallback else Status.FAIL,
-                f"{row.error}; {f'{row.variable.default} is used' if fallback else off}",
+                Status.WARN if row.variable.fallback else Status.FAIL,
+                f"{row.error}; {consequence(row, trace_on)}",
                 f"set {row.variable.name} to {row.variable.accepted}, or unset it",
             )
         )

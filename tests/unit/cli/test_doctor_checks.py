@@ -71,7 +71,9 @@ def statuses(checks: list[Check]) -> list[Status]:
 def test_every_problem_comes_with_a_next_step() -> None:
     """A check that is not ok always says what to do."""
     checks = [
-        *check_variables(Sources({"DYN_FPM_MODE": "x", "DYN_FPM_HEARTBEAT_INTERVAL_MS": "0"}).all()),
+        *check_variables(
+            Sources({"DYN_FPM_MODE": "x", "DYN_FPM_HEARTBEAT_INTERVAL_MS": "0"}).all(), trace_on=True
+        ),
         *check_versions({"pyzmq": None}, None),
         *check_ephemeral([PortBlock(40000, 40000)], EPHEMERAL),
         *check_blocks([("a", PortBlock(1024, 1026)), ("b", PortBlock(1026, 1026))]),
@@ -92,7 +94,7 @@ def test_every_problem_comes_with_a_next_step() -> None:
 
 def test_a_variable_that_is_not_accepted_is_named_with_its_consequence() -> None:
     """The message has the name, what was found, what is accepted and what is off."""
-    (check,) = check_variables(Sources({"DYN_FPM_MODE": "sometimes"}).all())
+    (check,) = check_variables(Sources({"DYN_FPM_MODE": "sometimes"}).all(), trace_on=True)
 
     assert check.status is Status.FAIL
     assert "DYN_FPM_MODE='sometimes'" in check.found
@@ -102,10 +104,10 @@ def test_a_variable_that_is_not_accepted_is_named_with_its_consequence() -> None
 
 def test_a_variable_that_falls_back_is_only_a_warning() -> None:
     """The heartbeat interval is replaced by its default, so nothing is off."""
-    (check,) = check_variables(Sources({"DYN_FPM_HEARTBEAT_INTERVAL_MS": "0"}).all())
+    (check,) = check_variables(Sources({"DYN_FPM_HEARTBEAT_INTERVAL_MS": "0"}).all(), trace_on=False)
 
     assert check.status is Status.WARN
-    assert "1000 is used" in check.found
+    assert "1000, is used" in check.found
 
 
 def test_a_missing_requirement_fails_and_a_missing_engine_does_not() -> None:
