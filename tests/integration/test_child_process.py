@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -169,8 +170,9 @@ def test_ctrl_c_in_a_terminal_reaches_the_child_once() -> None:
         "count = []\n"
         "signal.signal(signal.SIGINT, lambda *_: count.append(1))\n"
         "print('up', flush=True)\n"
-        "end = time.monotonic() + 1.5\n"
-        "while time.monotonic() < end: time.sleep(0.05)\n"
+        "end = time.monotonic() + 20\n"
+        "while not count and time.monotonic() < end: time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"  # a second one would come now
         "print('interrupts', len(count), flush=True)\n"
     )
     pid, terminal = pty.fork()
@@ -181,14 +183,15 @@ def test_ctrl_c_in_a_terminal_reaches_the_child_once() -> None:
         while b"up" not in output:
             output += os.read(terminal, 1024)
         os.write(terminal, b"\x03")
-        while b"interrupts" not in output or not output.endswith(b"\n"):
-            output += os.read(terminal, 1024)
-    finally:
-        os.close(terminal)
+        with contextlib.suppress(OSError):  # EIO: both have ended, and nobody has the terminal any more
+            while True:
+                output += os.read(terminal, 1024)
         _, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)  # hangs up whoever is left
 
     assert b"interrupts 1" in output
-    assert os.waitstatus_to_exitcode(status) in (0, 129)  # closing the terminal may hang it up first
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_nohup_holds_for_the_child(start: Callable[..., Family]) -> None:
