@@ -264,6 +264,43 @@ def test_old_segments_that_cannot_be_deleted_harm_nothing(
     assert ["cannot be deleted" in record.getMessage() for record in caplog.records] == [True]
 
 
+def test_one_segment_that_cannot_be_deleted_does_not_keep_the_others(small_disk: Path) -> None:
+    """TRACE-43: retention goes on past a file that cannot be deleted; else the disk would fill behind it."""
+    for number in range(3):
+        segment(small_disk, number).write_bytes(b"")
+    subprocess.run(["mount", "--bind", *[str(segment(small_disk, 0))] * 2], check=True, timeout=30)
+    try:
+        writer = make_writer(small_disk, max_segments=1)
+        writer.append(line(1), 1)
+        writer.close()
+    finally:
+        subprocess.run(["umount", str(segment(small_disk, 0))], check=True, timeout=30)
+
+    assert segments(small_disk) == [segment(small_disk, 0), segment(small_disk, 3)]
+
+
+def test_a_segment_that_somebody_else_deleted_first_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRACE-43: a file that went between the look and the deletion is what was wanted."""
+    for number in range(3):
+        segment(tmp_path, number).write_bytes(b"")
+    unlink = os.unlink
+
+    def unlink_twice(path: str) -> None:
+        unlink(path)
+        unlink(path)
+
+    writer = make_writer(tmp_path, max_segments=1)
+    writer.append(line(1), 1)
+    monkeypatch.setattr(os, "unlink", unlink_twice)
+    with caplog.at_level(logging.WARNING):
+        writer.close()
+
+    assert segments(tmp_path) == [segment(tmp_path, 3)]
+    assert caplog.records == []
+
+
 LIMITED = """
 import os, resource, sys
 from pathlib import Path

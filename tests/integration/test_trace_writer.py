@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -213,6 +215,54 @@ def test_a_lost_folder_is_made_again(tmp_path: Path) -> None:
     writer.close()
 
     assert text(segment(folder, 0)) == line(1)
+
+
+def test_a_deleted_segment_is_not_written_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """TRACE-08: what follows the deletion of the open segment goes to the next one, where it can be found,
+    and one line says so.
+    """
+    writer = make_writer(tmp_path)
+    writer.append(line(1), 1)
+    writer.flush()
+    segment(tmp_path, 0).unlink()
+    with caplog.at_level(logging.WARNING):
+        writer.append(line(2), 1)
+        writer.flush()
+        writer.append(line(3), 1)
+        writer.close()
+
+    assert segments(tmp_path) == [segment(tmp_path, 1)]
+    assert members(segment(tmp_path, 1)) == [line(2), line(3)]
+    assert writer.paths == (str(segment(tmp_path, 1)),)
+    assert ["was deleted" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_folder_deleted_under_the_writer_comes_back(tmp_path: Path) -> None:
+    """TRACE-08: removing the whole folder while it is written to costs what was in it and nothing more."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    writer = make_writer(folder, max_segments=1)
+    writer.append(line(1), 1)
+    writer.flush()
+    shutil.rmtree(tmp_path / "a")
+    writer.append(line(2), 1)
+    writer.close()
+
+    assert [text(path) for path in segments(folder)] == [line(2)]
+
+
+def test_a_deleted_segment_does_not_count_for_the_next_roll(tmp_path: Path) -> None:
+    """TRACE-42: the segment after a deleted one takes as many rows as any other."""
+    writer = make_writer(tmp_path, roll_bytes=300)
+    writer.append(line(1) + line(2), 2)
+    writer.flush()
+    segment(tmp_path, 0).unlink()
+    writer.append(line(3), 1)
+    writer.flush()
+    writer.append(line(4) + line(5) + line(6), 3)
+    writer.close()
+
+    assert [text(path) for path in segments(tmp_path)] == [line(3) + line(4) + line(5), line(6)]
 
 
 def test_old_segments_go(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class SegmentFile:
         """Return the bytes in the file."""
         return os.fstat(self._descriptor).st_size
 
+    def deleted(self) -> bool:
+        """Say whether no folder lists the file any more: nobody would ever find what is written to it."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
     def append(self, data: bytes) -> None:
         """Write all of ``data`` at the end. After an error some of it may be there."""
         view = memoryview(data)
@@ -206,7 +210,7 @@ class SegmentWriter:
     # --- one segment -----------------------------------------------------------------------------
 
     def _write(self, member: bytes) -> None:
-        file = self._file or self._create()
+        file = self._findable() or self._create()
         offset = None
         try:
             offset = file.size()
@@ -227,6 +231,15 @@ class SegmentWriter:
                 file.truncate(offset)
                 return
         self._next_segment()
+
+    def _findable(self) -> SegmentFile | None:
+        """Return the open segment, unless it was deleted behind our back: then the next one is due."""
+        file = self._file
+        if file is not None and file.deleted():
+            self._log.warning("deleted", f"trace segment {file.path} was deleted; the next one begins")
+            self._forget(file.path)
+            self._next_segment()
+        return self._file
 
     def _create(self) -> SegmentFile:
         os.makedirs(self._names.directory, exist_ok=True)
@@ -282,10 +295,22 @@ class SegmentWriter:
         try:
             with os.scandir(self._names.directory) as listing:
                 entries = [Entry(item.name, item.is_file(follow_symlinks=False)) for item in listing]
-            for index in prunable(self._names, entries, self._settings.max_segments, self._index):
-                path = self._names.path(index)
-                os.unlink(path)
-                if path in self._paths:
-                    self._paths.remove(path)
         except OSError as error:
-            self._log.warning("prune", f"old segments of {self._where()} cannot be deleted: {error}")
+            self._log.warning("prune", f"old segments of {self._where()} cannot be looked for: {error}")
+            return
+        for index in prunable(self._names, entries, self._settings.max_segments, self._index):
+            self._delete(self._names.path(index))
+
+    def _delete(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:  # somebody else was faster
+            pass
+        except OSError as error:  # one that cannot go must not keep the others
+            self._log.warning("prune", f"old trace segment {path} cannot be deleted: {error}")
+            return
+        self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        if path in self._paths:
+            self._paths.remove(path)
