@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,18 @@ from trace_files import counter_ids, trace_settings
 
 from forwardpass.cli.live_status import LiveStatus
 from forwardpass.cli.recording import Recording, stop_on_signals
-from forwardpass.config.settings import CaptureMode, RelaySettings
+from forwardpass.config.settings import CaptureMode, Fsync, RelaySettings
 from forwardpass.errors import ConfigError
 from forwardpass.relay.targets import RelayTarget
 from forwardpass.trace.policy import TraceDecision
 from forwardpass.wire.keys import Endpoint
 
 
-def make(url: str, folder: Path | None, **relay: object) -> Recording:
+def make(url: str, folder: Path | None, *, fsync: Fsync = Fsync.NEVER, **relay: object) -> Recording:
     """Return a recording of one stream, with a trace if there is a folder."""
-    trace = TraceDecision(False) if folder is None else TraceDecision(True, trace_settings(folder))
+    trace = TraceDecision(False)
+    if folder is not None:
+        trace = TraceDecision(True, trace_settings(folder, fsync=fsync))
     return Recording(
         [RelayTarget(url, 0)],
         trace=trace,
@@ -110,6 +113,60 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
         await recording.start()
         assert not recording.tracing
         assert (await recording.finish()).trace is None
+
+    asyncio.run(run())
+
+
+async def longest_pause(stop: asyncio.Event) -> float:
+    """Return the longest time, in seconds, that the event loop did not come round until ``stop``."""
+    longest, last = 0.0, time.monotonic()
+    while not stop.is_set():
+        await asyncio.sleep(0.002)
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
+def test_a_slow_disk_never_stops_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRACE-30, D-26: Where every sync takes a second, start, relaying and stop wait for it beside the event
+    loop, the plane goes on, and every row is written.
+    """
+    real_sync, syncs = os.fsync, []
+
+    def slow_sync(descriptor: int) -> None:
+        time.sleep(1.0)
+        real_sync(descriptor)
+        syncs.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+
+    async def run() -> None:
+        url, stop = free_url(), asyncio.Event()
+        recording = make(url, tmp_path, fsync=Fsync.FLUSH, plane_url="memory:slow-disk")
+        watch = asyncio.create_task(longest_pause(stop))
+        await asyncio.sleep(0)  # it has begun
+        await recording.start()
+        assert len(syncs) == 1  # the probe
+        with publishing_at(url) as publisher:
+            while recording.stats()[0].received == 0:
+                publisher.send_passes(1)
+                await asyncio.sleep(0.02)
+            end = time.monotonic() + 2.5
+            while time.monotonic() < end:
+                publisher.send_passes(5)
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            stats = recording.stats()[0]
+            assert stats.plane is not None
+            assert stats.plane.delivered == stats.received
+            result = await recording.finish()
+        stop.set()
+
+        assert await watch < 0.5
+        assert len(syncs) >= 4
+        assert result.trace is not None
+        assert result.trace.written == result.received
+        assert len(counter_ids(tmp_path, "12")) == result.received
 
     asyncio.run(run())
 

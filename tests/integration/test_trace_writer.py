@@ -281,6 +281,33 @@ def test_old_segments_go(tmp_path: Path) -> None:
     assert segments(tmp_path) == [segment(tmp_path, 4), segment(tmp_path, 5)]
 
 
+def test_retention_looks_once_per_segment(tmp_path: Path) -> None:
+    """TRACE-43: what is too much after a segment's first write is left until the next segment's."""
+    segment(tmp_path, 5).write_bytes(b"")
+    writer = make_writer(tmp_path, roll_bytes=300, max_segments=1)
+    writer.append(line(0), 1)
+    writer.flush()
+    segment(tmp_path, 4).write_bytes(b"")
+    for number in (1, 2):
+        writer.append(line(number), 1)
+        writer.flush()
+    assert segments(tmp_path) == [segment(tmp_path, 4), segment(tmp_path, 6)]
+    writer.append(line(3), 1)
+    writer.close()
+
+    assert segments(tmp_path) == [segment(tmp_path, 7)]
+
+
+def test_retention_spares_the_segment_that_is_written(tmp_path: Path) -> None:
+    """TRACE-43: the active segment stays even where it is not the newest by its number."""
+    writer = make_writer(tmp_path, max_segments=1)
+    segment(tmp_path, 5).write_bytes(b"")  # after the writer chose its index
+    writer.append(line(0), 1)
+    writer.close()
+
+    assert segments(tmp_path) == [segment(tmp_path, 0)]
+
+
 def test_decoys_are_left_alone(tmp_path: Path) -> None:
     """TRACE-43: folders, links, inexact names and other producers' files survive any retention."""
     outside = tmp_path / "outside"
@@ -331,6 +358,28 @@ def test_syncing_is_a_choice(tmp_path: Path, mode: Fsync, syncs: int) -> None:
 
     assert len(segments(tmp_path)) == 2
     assert File.syncs == syncs
+
+
+@pytest.mark.parametrize(("mode", "synced"), [(Fsync.NEVER, 0), (Fsync.SEGMENT, 1), (Fsync.FLUSH, 1)])
+def test_syncing_includes_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Fsync, synced: int
+) -> None:
+    """TRACE-45, D-26: a synced segment can be found after a power loss: its folder is synced as well."""
+    real_sync, folders = os.fsync, []
+
+    def watched(descriptor: int) -> None:
+        real_sync(descriptor)
+        if os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)):
+            folders.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    writer = make_writer(tmp_path, fsync=mode)
+    for number in range(3):
+        writer.append(line(number), 1)
+        writer.flush()
+    writer.close()
+
+    assert len(folders) == synced
 
 
 def test_segments_do_not_leak_into_child_programs(tmp_path: Path) -> None:
