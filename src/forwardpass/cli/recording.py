@@ -156,7 +156,8 @@ class Recording:
     async def finish(self) -> RecordingResult:
         """Drain the streams, close the trace, and return what was recorded.
 
-        Bounded by twice the trace's ``drain_seconds``: once for the streams, once for the writer.
+        Bounded by twice the trace's ``drain_seconds``, once for the streams and once for the writer, and the
+        two seconds that leaving a plane may take.
         """
         settings = self._decision.settings
         drain_seconds = settings.drain_seconds if settings is not None else RELAY_DRAIN_SECONDS

@@ -26,6 +26,8 @@ class OwnSource(ZmqSource):
     """A source that passes on only what ``worker_id`` published.
 
     What cannot be read is passed on as well: it is malformed, not somebody else's, and the trace counts it.
+    An engine that is told another id while it runs (decision D-15) is a stranger from then on, and is said
+    to be one: who gave it the id is its owner, and who listens here is not.
     """
 
     def __init__(

@@ -95,6 +95,8 @@ class RelayGroup:
     async def stop(self, drain_seconds: float) -> None:
         """Receive what was sent before now, publish it, and close; all within ``drain_seconds``.
 
+        A plane that hangs while it is left may take two seconds more, however many streams there are.
+
         Streams are drained until they are quiet (a publisher that goes on is left after half a second,
         as soon as nothing waits). Idempotent: a second call waits for the first.
         """
