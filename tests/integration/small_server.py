@@ -40,10 +40,18 @@ def stop(number, frame):
     say(end=True)
     sys.exit(int(os.environ.get("SERVER_STATUS", "0")))
 
+def joined(port):
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)  # 01: established
+
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, stop)
-if publisher is not None:
-    time.sleep(0.7)  # the relay joins the stream meanwhile
+if publisher is not None and publisher.port is not None:
+    deadline = time.monotonic() + 20
+    while not joined(publisher.port) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)  # the relay's subscription follows its connection
 publish(50)
 say(up=True)
 while True:
