@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 PARENT = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
 from forwardpass.cli.child import SignalPasser, run_child
+
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:  # the tests run as a job in a shell's background
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 async def main():
     with SignalPasser() as signals:
