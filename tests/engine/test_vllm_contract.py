@@ -72,3 +72,35 @@ def test_the_scheduler_class_resolves_by_its_dotted_path() -> None:
     found = resolve_obj_by_qualname("forwardpass.engines.vllm.scheduler.ForwardPassScheduler")
 
     assert issubclass(found, AsyncScheduler)
+
+
+def test_one_method_is_added_to_vllm_and_nothing_else_changes() -> None:
+    """ENG-01, D-15: The engine core gets our utility call; every name it had is the same object as before."""
+    core = import_module("vllm.v1.engine.core").EngineCore
+    if compat.UTILITY in vars(core):  # another test had it offered
+        delattr(core, compat.UTILITY)
+    before = dict(vars(core))
+    assert not hasattr(core, compat.UTILITY)
+    assert compat.offer_utility()
+    after = dict(vars(core))
+    offered = after.pop(compat.UTILITY)
+    assert compat.offer_utility()
+
+    assert after == before
+    assert getattr(core, compat.UTILITY) is offered
+
+
+def test_vllm_passes_a_utility_calls_arguments_as_they_are() -> None:
+    """D-15: What vLLM does to the arguments of a utility call leaves a worker id alone."""
+    core = import_module("vllm.v1.engine.core")
+    assert compat.offer_utility()
+
+    method = getattr(core.EngineCore.__new__(core.EngineCore), compat.UTILITY)
+    assert core.EngineCoreProc._convert_msgspec_args(method, ["777"]) == ("777",)
+
+
+def test_dummy_batches_pass_the_scheduler_by() -> None:
+    """ENG-11: The batch that an idle rank runs for the others never meets the scheduler, so it is no pass."""
+    core = import_module("vllm.v1.engine.core").EngineCore
+
+    assert core.execute_dummy_batch.__code__.co_names == ("model_executor", "execute_dummy_batch")

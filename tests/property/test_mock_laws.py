@@ -129,8 +129,8 @@ def test_every_token_is_accounted_for(config, requests):
 @given(configs, loads())
 @settings(deadline=None)
 def test_every_message_is_valid_and_agrees_with_its_step(config, requests):
-    """WIRE-13, WIRE-14, ENG-20: the invariants hold, the trace's strict validation passes, and messages
-    add up to the totals.
+    """WIRE-13, WIRE-14, WIRE-15, ENG-20: the invariants hold, the trace's strict validation passes, and
+    messages add up to the totals.
     """
     run = Run(config, requests)
     messages = run.publisher.messages
