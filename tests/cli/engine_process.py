@@ -18,6 +18,8 @@ from forwardpass.config.variables import TABLE
 
 LIMIT_SECONDS = 60.0
 
+_started: list[subprocess.Popen[str]] = []
+
 _ENGINE = textwrap.dedent(
     """
     import json, sys, threading, time
@@ -57,6 +59,7 @@ class Engine:
             text=True,
             env=clean_environment(),
         )
+        _started.append(self.process)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
 
@@ -87,13 +90,27 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 def start(arguments: Sequence[str], **variables: str) -> subprocess.Popen[str]:
     """Start ``forwardpass`` with arguments and variables."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "forwardpass", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=clean_environment(**variables),
     )
+    _started.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Kill what was started and still runs, and close the pipes of everything."""
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.wait(LIMIT_SECONDS)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -14,45 +14,10 @@ from typing import Any
 from fpm_oracle import Expected, Oracle
 
 from forwardpass.config.settings import SourceSettings
-from forwardpass.counters import StageCounts
-from forwardpass.pump import StopReport
 from forwardpass.testing.clock import ManualClock
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics
+from forwardpass.testing.publishers import ListPublisher
 
 BLOCK_TOKENS = 32
-
-
-class ListPublisher:
-    """A publisher that keeps what it is given."""
-
-    port = None
-
-    def __init__(self) -> None:
-        self.published: list[ForwardPassMetrics] = []
-        self.noted: list[QueuedRequestMetrics] = []
-        self.worker_id = ""
-        self.stopped = 0
-
-    def publish(self, metrics: ForwardPassMetrics) -> bool:
-        self.published.append(metrics)
-        return True
-
-    def note_queue(self, queued: QueuedRequestMetrics) -> None:
-        self.noted.append(queued)
-
-    def set_worker_id(self, worker_id: str) -> None:
-        self.worker_id = worker_id
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def shutdown(self, timeout: float = 1.0) -> StopReport:
-        self.stopped += 1
-        return StopReport(True, 0)
-
-    def counts(self) -> StageCounts:
-        return StageCounts(len(self.published), len(self.published), len(self.published), 0, {})
 
 
 @cache
@@ -64,7 +29,7 @@ def scheduler_class() -> type:
 
     class ListedScheduler(ForwardPassScheduler):
         def open_recorder(self) -> Recorder:
-            self.publisher = ListPublisher()
+            self.publisher = ListPublisher(worker_id="")
             self.clock = ManualClock()
             settings = SourceSettings(count_paused_sessions=False)
             self.recorder = record_to(self.publisher, self, settings, self.clock)
@@ -215,7 +180,7 @@ class BareEngine:
     def _settle(self) -> None:
         output, expected, scheduled_at = self.in_flight.popleft()
         self.clock.advance(0.001 * (1 + self.passes % 7))
-        published, noted = len(self.publisher.published), len(self.publisher.noted)
+        published, noted = len(self.publisher.messages), len(self.publisher.queue_notes)
         results = self.scheduler.update_from_output(output, self._model_output(output, expected))
         self._count(results)
         queue = self.oracle.queued(self.scheduler)
@@ -224,15 +189,15 @@ class BareEngine:
         if output.total_num_scheduled_tokens == 0:
             self.empty_steps += 1
             self._last_output_at = 0.0
-            assert len(self.publisher.published) == published
-            assert self.publisher.noted[noted:] == [queue]
+            assert len(self.publisher.messages) == published
+            assert self.publisher.queue_notes[noted:] == [queue]
             return
         self.passes += 1
         now = self.clock.monotonic()
         wall_time = now - (self._last_output_at or scheduled_at)
         self._last_output_at = now
-        assert len(self.publisher.published) == published + 1
-        metrics = self.publisher.published[-1]
+        assert len(self.publisher.messages) == published + 1
+        metrics = self.publisher.messages[-1]
         assert metrics.scheduled_requests == expected.metrics()
         assert metrics.queued_requests == queue
         assert metrics.wall_time == wall_time > 0
@@ -264,5 +229,5 @@ class BareEngine:
     def scheduled_sums(self) -> dict[str, int]:
         """Sums over every emitted pass."""
         names = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens", "num_decode_requests")
-        passes = [metrics.scheduled_requests for metrics in self.publisher.published]
+        passes = [metrics.scheduled_requests for metrics in self.publisher.messages]
         return {name: sum(getattr(each, name) for each in passes) for name in names}

@@ -108,7 +108,7 @@ def test_every_pass_of_a_random_workload_is_counted_right(
     engine.run()
 
     assert engine.passes > STEPS / 4
-    assert engine.passes == len(engine.publisher.published)
+    assert engine.passes == len(engine.publisher.messages)
 
 
 def unpause(scheduler: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_engine import BLOCK_TOKENS, BareEngine, ListPublisher, build_scheduler, make_request
+from bare_engine import BLOCK_TOKENS, BareEngine, build_scheduler, make_request
 
 from forwardpass.config.settings import SourceSettings
+from forwardpass.testing.publishers import ListPublisher
 from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm")]
@@ -18,11 +19,11 @@ def numbers(length: int, start: int = 0) -> list[int]:
 
 
 def passes(engine: BareEngine) -> list[ScheduledRequestMetrics]:
-    return [metrics.scheduled_requests for metrics in engine.publisher.published]
+    return [metrics.scheduled_requests for metrics in engine.publisher.messages]
 
 
 def queues(engine: BareEngine) -> list[QueuedRequestMetrics]:
-    return [metrics.queued_requests for metrics in engine.publisher.published]
+    return [metrics.queued_requests for metrics in engine.publisher.messages]
 
 
 def test_a_chunked_prompt_reports_chunks_but_the_whole_length(tiny_model: str) -> None:
@@ -75,7 +76,7 @@ def test_a_preempted_request_waits_with_its_context_and_returns_as_prefill(
     while engine.generated < 30:
         engine.step()
     known = scheduler.requests["a"].num_tokens
-    before = len(engine.publisher.published)
+    before = len(engine.publisher.messages)
     assert scheduler.reset_prefix_cache(reset_running_requests=True)
     waiting = QueuedRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=known)
     assert scheduler.recorder.read_queue() == waiting
@@ -120,7 +121,7 @@ def test_a_request_aborted_in_flight_still_counts(tiny_model: str) -> None:
     engine = BareEngine(build_scheduler(tiny_model, async_scheduling=True), depth=2)
     engine.scheduler.add_request(make_request("a", numbers(100), 20))
     engine.step()
-    assert not engine.publisher.published
+    assert not engine.publisher.messages
     engine.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     engine.run()
 
@@ -137,7 +138,7 @@ def test_idle_time_is_not_part_of_the_first_pass_after_it(tiny_model: str) -> No
         engine.run()
         engine.clock.advance(3600)
 
-    first, second = (metrics.wall_time for metrics in engine.publisher.published)
+    first, second = (metrics.wall_time for metrics in engine.publisher.messages)
     assert 0 < first < 0.01
     assert 0 < second < 0.01
     assert engine.empty_steps == 2
@@ -167,7 +168,7 @@ def test_a_continued_session_is_a_prefill_of_its_new_input(tiny_model: str) -> N
     engine = BareEngine(build_scheduler(tiny_model))
     engine.scheduler.add_request(make_request("s", numbers(40), 5, resumable=True))
     engine.run()
-    before = len(engine.publisher.published)
+    before = len(engine.publisher.messages)
     engine.scheduler.add_request(make_request("s", numbers(30, start=300), 2, resumable=True))
     engine.run()
 
@@ -225,8 +226,8 @@ def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(
     engine.step()
     engine.step()
     moving = QueuedRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=100)
-    assert engine.publisher.published == []
-    assert engine.publisher.noted == [moving, moving]
+    assert engine.publisher.messages == []
+    assert engine.publisher.queue_notes == [moving, moving]
     engine.received = {"r"}
     engine.run(20)
 
@@ -286,7 +287,7 @@ def test_shutdown_stops_the_publisher_first(tiny_model: str) -> None:
     scheduler.shutdown()
     scheduler.shutdown()
 
-    assert scheduler.publisher.stopped == 2
+    assert scheduler.publisher.shutdowns == 2
 
 
 def schedule_trace(model: str, cls: type | None, depth: int) -> list[dict[str, int]]:
@@ -344,4 +345,4 @@ def test_the_pass_ends_when_its_output_arrives(tiny_model: str) -> None:
     clock.advance(0.25)
     scheduler.update_from_output(output, engine._model_output(output, expected))
 
-    assert engine.publisher.published[-1].wall_time == pytest.approx(0.25)
+    assert engine.publisher.messages[-1].wall_time == pytest.approx(0.25)

@@ -23,11 +23,17 @@ class ListPublisher:
         """What was sent, oldest first."""
         self.queue_notes: list[QueuedRequestMetrics] = []
         """What :meth:`note_queue` was told, oldest first."""
-        self.closed = False
+        self.shutdowns = 0
+        """How often :meth:`shutdown` was called."""
+        self.worker_id = worker_id
         self._dp_rank = dp_rank
-        self._worker_id = worker_id
         self._paused = False
         self._counters = Counters()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was shut down."""
+        return self.shutdowns > 0
 
     @property
     def payloads(self) -> list[bytes]:
@@ -42,7 +48,7 @@ class ListPublisher:
             counters.refuse(DropReason.CLOSED if self.closed else DropReason.PAUSED)
             return False
         seq = len(self.messages)
-        self.messages.append(stamp(metrics, seq, self._worker_id or metrics.worker_id, self._dp_rank))
+        self.messages.append(stamp(metrics, seq, self.worker_id or metrics.worker_id, self._dp_rank))
         counters.delivered += 1
         return True
 
@@ -52,7 +58,7 @@ class ListPublisher:
 
     def set_worker_id(self, worker_id: str) -> None:
         """Use ``worker_id`` from the next message on."""
-        self._worker_id = worker_id
+        self.worker_id = worker_id
 
     def pause(self) -> None:
         """Refuse messages until :meth:`resume`."""
@@ -64,7 +70,7 @@ class ListPublisher:
 
     def shutdown(self, timeout: float = 1.0) -> StopReport:
         """Refuse everything from now on."""
-        self.closed = True
+        self.shutdowns += 1
         return StopReport(finished=True, undelivered=0)
 
     def counts(self) -> StageCounts:

@@ -10,41 +10,30 @@ from vllm_shapes import Output, Row, output, prompt
 
 from forwardpass.engines.vllm.recorder import MAX_IN_FLIGHT, NullRecorder, PassRecorder
 from forwardpass.engines.vllm.waiting import EMPTY_QUEUE
+from forwardpass.pump import StopReport
 from forwardpass.testing.clock import ManualClock
+from forwardpass.testing.publishers import ListPublisher
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 
 EMPTY = Output({})
 WAITING = QueuedRequestMetrics(1, 9, 0.0, 0, 0, 0.0)
 
 
-class Publisher:
-    """Keeps what it gets; fails on request."""
+class Publisher(ListPublisher):
+    """Fails on request."""
 
-    port = None
-
-    def __init__(self) -> None:
-        self.published: list[ForwardPassMetrics] = []
-        self.noted: list[QueuedRequestMetrics] = []
-        self.worker_id = ""
-        self.stops = 0
-        self.error: Exception | None = None
+    error: Exception | None = None
 
     def publish(self, metrics: ForwardPassMetrics) -> bool:
         if self.error:
             raise self.error
-        self.published.append(metrics)
-        return True
+        return super().publish(metrics)
 
-    def note_queue(self, queued: QueuedRequestMetrics) -> None:
-        self.noted.append(queued)
-
-    def set_worker_id(self, worker_id: str) -> None:
-        self.worker_id = worker_id
-
-    def shutdown(self, timeout: float = 1.0) -> None:
-        self.stops += 1
+    def shutdown(self, timeout: float = 1.0) -> StopReport:
+        report = super().shutdown(timeout)
         if self.error:
             raise self.error
+        return report
 
 
 class Bench:
@@ -52,13 +41,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.publisher = Publisher()
+        self.publisher = Publisher(worker_id="")
         self.queue = EMPTY_QUEUE
-        self.recorder = PassRecorder(
-            self.publisher,  # type: ignore[arg-type]  # only what a recorder calls
-            lambda: self.queue,
-            clock=self.clock,
-        )
+        self.recorder = PassRecorder(self.publisher, lambda: self.queue, clock=self.clock)
 
     def schedule(self, out: Output) -> Output:
         self.recorder.scheduled(out)
@@ -75,7 +60,7 @@ class Bench:
 
     @property
     def times(self) -> list[float]:
-        return [metrics.wall_time for metrics in self.publisher.published]
+        return [metrics.wall_time for metrics in self.publisher.messages]
 
 
 @pytest.fixture
@@ -111,7 +96,7 @@ def test_an_empty_step_ends_the_count_and_is_no_pass(bench: Bench) -> None:
     bench.run(0.25)
 
     assert bench.times == pytest.approx([0.25, 0.25])
-    assert bench.publisher.noted == [WAITING]
+    assert bench.publisher.queue_notes == [WAITING]
 
 
 def test_overlapped_batches_are_matched_to_their_own_schedules(bench: Bench) -> None:
@@ -156,7 +141,7 @@ def test_an_output_never_seen_is_counted_without_a_time(bench: Bench) -> None:
     bench.settle(waiting)
 
     assert bench.times == pytest.approx([0.0, 1.0])
-    assert bench.publisher.published[0].scheduled_requests.sum_prefill_tokens == 8
+    assert bench.publisher.messages[0].scheduled_requests.sum_prefill_tokens == 8
 
 
 def test_outputs_that_never_return_do_not_grow_the_recorder(bench: Bench) -> None:
@@ -183,7 +168,7 @@ def test_the_queue_is_read_after_the_engine_has_taken_the_output(bench: Bench) -
     bench.queue = WAITING
     bench.recorder.finished(out)
 
-    assert bench.publisher.published[0].queued_requests == WAITING
+    assert bench.publisher.messages[0].queued_requests == WAITING
 
 
 @pytest.mark.parametrize("call", ["scheduled", "finished"])
@@ -215,7 +200,7 @@ def test_the_message_leaves_identity_to_the_publisher(bench: Bench) -> None:
     """The recorder fills in what it knows: time, what ran, what waits."""
     bench.run(0.25)
 
-    assert bench.publisher.published == [
+    assert bench.publisher.messages == [
         ForwardPassMetrics(
             wall_time=pytest.approx(0.25),
             scheduled_requests=ScheduledRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=10),
@@ -236,7 +221,7 @@ def test_closing_stops_the_publisher_and_never_raises(bench: Bench) -> None:
     bench.publisher.error = RuntimeError("bang")
     bench.recorder.close()
 
-    assert bench.publisher.stops == 2
+    assert bench.publisher.shutdowns == 2
     assert bench.recorder.failures == 1
 
 
