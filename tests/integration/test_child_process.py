@@ -166,6 +166,36 @@ def test_each_signal_reaches_the_child_once(start: Callable[..., Family]) -> Non
     assert family.lines()[1:] == sent
 
 
+EARLY = PARENT.replace(
+    "return await", "os.kill(os.getpid(), int(sys.argv.pop(1))); await asyncio.sleep(0.1); return await"
+)
+"""A parent that gets a signal while it still prepares."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_who_is_stopped_while_preparing_starts_no_child(tmp_path: Path, number: signal.Signals) -> None:
+    """A stop before there is a child is obeyed: nothing is started, and the status is the signal's."""
+    code = f"open({str(tmp_path / 'started')!r}, 'w')"
+    status = subprocess.run(
+        [sys.executable, "-c", EARLY, str(int(number)), sys.executable, "-c", code], timeout=60, check=False
+    ).returncode
+
+    assert status == 128 + number
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_signal_from_before_the_child_reaches_it() -> None:
+    """One that asks for no stop is kept until there is somebody to pass it on to, and does there what it
+    would have done to a server started directly: end it, as long as nothing handles it.
+    """
+    command = [sys.executable, "-c", "import time; time.sleep(20)"]
+    status = subprocess.run(
+        [sys.executable, "-c", EARLY, str(int(signal.SIGUSR1)), *command], timeout=60, check=False
+    ).returncode
+
+    assert status == 128 + signal.SIGUSR1
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_child_once() -> None:
     """The terminal signals the foreground group, where the child is not: only we pass it on."""
     code = (

@@ -173,6 +173,55 @@ def test_many_threads_may_offer(tmp_path: Path) -> None:
         assert [fpm["counter_id"] for fpm in fpms if fpm["dp_rank"] == rank] == list(range(each))
 
 
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads that take turns a thousand times as often as they would."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("mode", list(CaptureMode))
+def test_the_counts_add_up_at_every_instant(tmp_path: Path, mode: CaptureMode) -> None:
+    """TRACE-30, D-24: whoever looks while threads offer, the queue overflows, segments roll and the sink
+    closes, sees every payload somewhere, once, and no count go back.
+    """
+    stop = threading.Event()
+
+    def offer(sink: TraceSink, rank: int) -> None:
+        counter = 0
+        while not stop.is_set():
+            sink.offer(SOURCE, payload(counter, rank=rank))
+            sink.offer_many(SOURCE, [payload(counter + more, rank=rank) for more in range(1, 50)])
+            sink.offer(SOURCE, b"junk")
+            counter += 50
+
+    options = {"roll_bytes": 20_000, "max_segments": 2, "sample_interval_seconds": 0.003}
+    with recording(tmp_path, mode=mode, **options) as sink:
+        threads = [threading.Thread(target=offer, args=(sink, rank)) for rank in range(3)]
+        closing = threading.Timer(1.0, sink.close, [LIMIT_SECONDS])
+        for thread in (*threads, closing):
+            thread.start()
+        end, last = time.monotonic() + 1.2, sink.counts()
+        while time.monotonic() < end:
+            last, before = sink.counts(), last
+            check_ledger(last)
+            for name in ("offered", "written", "sampled_out", "dropped_total"):
+                assert getattr(last, name) >= getattr(before, name)
+        stop.set()
+        for thread in (*threads, closing):
+            thread.join(LIMIT_SECONDS)
+
+    counts = sink.counts()
+    check_ledger(counts)
+    assert counts.pending == 0
+    assert counts.written > 0
+    assert counts.dropped["closed"] > 0
+    assert counts.dropped["malformed"] > 0
+
+
 def test_what_is_accepted_during_a_close_is_written(tmp_path: Path) -> None:
     """TRACE-53: an offer that is in flight when the close begins is written, however slow its thread is."""
     in_flight, accepted = threading.Event(), []
