@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 from click.testing import CliRunner, Result
@@ -16,8 +17,10 @@ from forwardpass.cli.doctor import doctor
 from forwardpass.cli.main import Exit
 from forwardpass.config.settings import PublisherSettings
 from forwardpass.config.variables import TABLE
+from forwardpass.errors import ConfigError
 from forwardpass.publish.publisher import FpmPublisher
 from forwardpass.testing.ports import free_port
+from forwardpass.wire.schema import ForwardPassMetrics
 
 CLEAN = dict.fromkeys((variable.name for variable in TABLE), None)
 Publish = Callable[..., FpmPublisher]
@@ -92,7 +95,7 @@ def test_silence_is_a_finding_with_a_remedy() -> None:
 
     assert code == Exit.FINDING
     assert streams == []
-    assert checks["arrival"][0]["next_step"].startswith("set DYN_FPM_TRACE=1")
+    assert checks["arrival"][0]["next_step"].startswith("start it with `forwardpass vllm serve MODEL")
 
 
 def test_the_program_that_holds_the_port_is_named() -> None:
@@ -103,7 +106,7 @@ def test_the_program_that_holds_the_port_is_named() -> None:
 
     assert code == Exit.FINDING
     assert "(pid " in checks[f"rank 0, port {base}"][0]["found"]
-    assert "another program holds the port" in checks["arrival"][0]["found"]
+    assert "whatever holds the port sends no forward passes" in checks["arrival"][0]["found"]
 
 
 def test_a_stream_next_door_is_found(publish: Publish) -> None:
@@ -164,21 +167,24 @@ def test_garbage_is_no_stream() -> None:
         stop()
 
     assert code == Exit.FINDING
-    assert "that are no forward passes" in checks[f"rank 0, port {base}"][0]["found"]
+    found = checks[f"rank 0, port {base}"][0]["found"]
+    assert "that cannot be read" in found
+    assert "; the newest: " in found
     assert streams[0]["messages"] == 0
     assert streams[0]["bad"] > 0
 
 
-def pump_garbage(publisher: zmq.Socket[bytes]) -> Callable[[], None]:
-    """Send what is no forward pass every 20 ms until the returned function is called."""
+def pump_garbage(publisher: zmq.Socket[bytes], payload: bytes | None = None) -> Callable[[], None]:
+    """Send ``payload``, or what is no forward pass, every 20 ms until the returned function is called."""
     import threading
 
     done = threading.Event()
 
     def send() -> None:
         while not done.wait(0.02):
-            publisher.send_multipart([b"", (7).to_bytes(8, "big"), b"\xc1"])
-            publisher.send_multipart([b"one", b"two"])
+            publisher.send_multipart([b"", (7).to_bytes(8, "big"), payload or b"\xc1"])
+            if payload is None:
+                publisher.send_multipart([b"one", b"two"])
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -238,13 +244,48 @@ def test_the_text_shows_each_check_and_its_next_step() -> None:
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
     assert any(line.startswith("fail  arrival") for line in result.stdout.splitlines())
-    assert "-> set DYN_FPM_TRACE=1" in result.stdout
+    assert "-> start it with `forwardpass vllm serve MODEL" in result.stdout
 
 
 @pytest.mark.parametrize("block", ["x", "21000:0", "21000:", ":2", "21000:2:3"])
 def test_a_block_that_is_none_is_wrong_use(block: str) -> None:
     """``--block`` wants a base port and a number of ranks."""
-    result = CliRunner().invoke(doctor, ["--block", block], env=CLEAN)
+    with pytest.raises(ConfigError, match="21000:2") as caught:
+        run("--block", block)
 
-    assert result.exit_code == Exit.USAGE
-    assert "21000:2" in result.stderr
+    assert (caught.value.variable, caught.value.value) == ("--block", block)
+
+
+def test_an_unknown_version_is_told_from_garbage() -> None:
+    """A stream of another schema version is named as that, so that nobody looks for a stranger."""
+    base = free_base()
+    payload = msgspec.msgpack.encode({**msgspec.to_builtins(ForwardPassMetrics()), "version": 99})
+    with zmq.Context() as context, context.socket(zmq.PUB) as other:
+        other.setsockopt(zmq.LINGER, 0)
+        other.bind(f"tcp://127.0.0.1:{base}")
+        stop = pump_garbage(other, payload)
+        _, checks, _ = diagnose("--port", base, "--wait", 1.0)
+        stop()
+
+    assert "schema version 99" in checks[f"rank 0, port {base}"][0]["found"]
+
+
+def test_a_worker_id_does_not_drive_the_terminal(publish: Publish) -> None:
+    """A worker id from the network is shown short and without its control characters, in every check."""
+    base = free_base()
+    publish(base + 1, worker_id="w\x1b[31m" + "x" * 300)
+    text = run("--port", base, "--ranks", 2, "--wait", 0.6).stdout
+
+    assert "\x1b" not in text
+    assert "worker w?[31m" in text
+    assert "x" * 41 not in text
+
+
+@pytest.mark.parametrize("plane", ["nosuch:x", "memory:m"])
+def test_the_event_plane_is_looked_up(plane: str) -> None:
+    """A plane that nobody provides fails with the planes that exist; one that exists is fine."""
+    _, checks, _ = diagnose("--port", free_base(), "--wait", 0.1, environment={"FORWARDPASS_PLANE": plane})
+    (check,) = checks["event plane"]
+
+    assert check["status"] == ("ok" if plane == "memory:m" else "fail")
+    assert plane in check["found"]

@@ -18,6 +18,7 @@ from forwardpass.cli.demo_view import Board, choose_progress
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.main import Exit
 from forwardpass.cli.mock import MockResult
+from forwardpass.cli.numbers import Number, WholeNumber
 from forwardpass.cli.output import say
 from forwardpass.cli.recording import Recording, RecordingResult, draw_id, stop_on_signals
 from forwardpass.cli.summary_view import format_count, render_summary
@@ -37,22 +38,24 @@ __all__ = ["demo"]
 
 @click.command()
 @click.option(
-    "--seconds", type=click.FloatRange(0.5, 3600), default=12.0, show_default=True,
+    "--seconds", type=Number(0.5, 3600), default=12.0, show_default=True,
     help="How long the engine is under load.",
 )  # fmt: skip
-@click.option(
-    "--ranks", type=click.IntRange(1, 16), default=2, show_default=True, help="Data-parallel ranks."
-)
+@click.option("--ranks", type=WholeNumber(1, 16), default=2, show_default=True, help="Data-parallel ranks.")
 @click.option(
     "--output", metavar="DIR", help="Folder for the trace; without it a new one for temporary files."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed, the same requests.")
+@click.option(
+    "--seed", type=WholeNumber(), default=0, show_default=True, help="The same seed, the same requests."
+)
 def demo(seconds: float, ranks: int, output: str | None, seed: int) -> int:
     """Record a simulated engine for a few seconds and sum it up.
 
     Starts the simulated engine in a process of its own, under the load of a small chat service, records
     every forward pass of it through real sockets into real trace files, and reads them back. Needs no
     GPU, no model and no network. Settings from the environment do not count here.
+
+    Exit code 1 if nothing arrived, 3 if the folder cannot be written, 130 if it was ended early.
 
     \b
     Examples:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from forwardpass.cli.output import say
-from forwardpass.cli.summary_view import format_count, format_seconds
+from forwardpass.cli.summary_view import counted, format_count, format_seconds
+from forwardpass.cli.terminal import redraws
 from forwardpass.wire.codec import decode
 from forwardpass.wire.frames import Frames
 from forwardpass.wire.schema import ForwardPassMetrics
@@ -77,7 +78,7 @@ class Progress(Protocol):
 
 def choose_progress(seconds: float) -> Progress:
     """Return a table that renews itself if stderr is a terminal, else a line every two seconds."""
-    return TerminalProgress(seconds) if sys.stderr.isatty() else PlainProgress()
+    return TerminalProgress(seconds) if redraws(sys.stderr) else PlainProgress()
 
 
 class PlainProgress:
@@ -121,7 +122,7 @@ class TerminalProgress:
 
 def plain_line(elapsed_seconds: float, ranks: list[RankNow], rows: int) -> str:
     """Return the state as one line."""
-    parts = [f"{elapsed_seconds:4.0f} s  {format_count(rows)} rows on disk"]
+    parts = [f"{elapsed_seconds:4.0f} s  {counted(rows, 'row')} on disk"]
     parts += [f"rank {rank.dp_rank}: {_words(rank.latest)}" for rank in ranks]
     return "; ".join(parts)
 
@@ -137,7 +138,9 @@ def _words(latest: ForwardPassMetrics | None) -> str:
     )
     waiting = queue.num_prefill_requests + queue.num_decode_requests
     took = format_seconds(latest.wall_time)
-    return f"{prefill}{step.num_decode_requests} decodes in {took}, {waiting} waiting"
+    return (
+        f"{prefill}{counted(step.num_decode_requests, 'decode')} in {took}, {format_count(waiting)} waiting"
+    )
 
 
 def _page(elapsed_seconds: float, seconds: float, ranks: list[RankNow], rows: int) -> Group:
@@ -152,7 +155,7 @@ def _page(elapsed_seconds: float, seconds: float, ranks: list[RankNow], rows: in
         table.add_column(column, justify="right", min_width=len(column))
     for rank in ranks:
         table.add_row(str(rank.dp_rank), format_count(rank.messages), *_cells(rank.latest))
-    words = f"{done:.0f} of {seconds:.0f} s, {format_count(rows)} rows on disk"
+    words = f"{done:.0f} of {seconds:.0f} s, {counted(rows, 'row')} on disk"
     return Group(ProgressBar(total=seconds, completed=done, width=72), table, words)
 
 

@@ -22,17 +22,26 @@ from forwardpass.cli.doctor_checks import (
     check_ephemeral,
     check_exposure,
     check_output,
+    check_plane,
     check_variables,
     check_versions,
 )
 from forwardpass.cli.doctor_streams import World, blocks_of, check_arrival, check_streams, listeners_of
 from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import Number, WholeNumber, refused
 from forwardpass.cli.output import write_json
 from forwardpass.clock import SystemClock
 from forwardpass.config import variables as v
 from forwardpass.config.settings import Sources, TraceSettings
 from forwardpass.engines.vllm.launch import find_vllm
-from forwardpass.errors import ConfigError, MalformedPayload, TracePathError, UnsupportedVersion
+from forwardpass.errors import (
+    ConfigError,
+    MalformedPayload,
+    PlaneUnavailable,
+    TracePathError,
+    UnsupportedVersion,
+)
+from forwardpass.plane.urls import find_plane
 from forwardpass.publish.port_owner import ephemeral_range, port_owner
 from forwardpass.relay.zmq_source import ZmqSource
 from forwardpass.trace.preflight import prove_writable
@@ -41,6 +50,7 @@ from forwardpass.wire.ports import DEFAULT_BASE_PORT, PortBlock
 
 __all__ = ["doctor"]
 
+MAX_PORT = 65_535
 NEIGHBOURS = 16
 """Listeners this near to the block are asked what they are: another worker's block may reach into ours."""
 _LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -52,24 +62,25 @@ def _parse_blocks(
     ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[PortBlock, ...]:
     """Turn each ``BASE:RANKS`` into the ports of that worker."""
-    return tuple(_parse_block(text) for text in texts)
+    return tuple(_parse_block(param, text) for text in texts)
 
 
-def _parse_block(text: str) -> PortBlock:
+def _parse_block(param: click.Parameter, text: str) -> PortBlock:
     match = re.fullmatch(r"([0-9]{1,5})(?::([1-9][0-9]{0,3}))?", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r}: expected a base port and a number of ranks, as in 21000:2")
-    return PortBlock.of(int(match[1]), int(match[2] or 1))
+    block = PortBlock.of(int(match[1]), int(match[2] or 1)) if match is not None else None
+    if block is None or not (block.first and block.last <= MAX_PORT):
+        raise refused(param, text, f"a base port and a number of ranks, as in 21000:2, up to port {MAX_PORT}")
+    return block
 
 
 @click.command()
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
+    type=WholeNumber(1, 65535),
     metavar="BASE",
     help="Base port of the worker (default: the variable, or 20380).",
 )
-@click.option("--ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="Its ranks.")
+@click.option("--ranks", type=WholeNumber(1, 1024), default=1, show_default=True, help="Its ranks.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Host to listen to.")
 @click.option(
     "--block",
@@ -80,7 +91,7 @@ def _parse_block(text: str) -> PortBlock:
     help="Ports of another worker, to look for overlap; repeatable.",
 )
 @click.option("--output", metavar="PREFIX", help="Trace prefix to check (default: the variable).")
-@click.option("--wait", "seconds", type=click.FloatRange(0.1, 60), help="Seconds to listen.")
+@click.option("--wait", "seconds", type=Number(0.1, 60), help="Seconds to listen.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def doctor(
     port: int | None,
@@ -104,6 +115,8 @@ def doctor(
     """
     sources = Sources(flags={} if output is None else {v.OUTPUT_PATH.name: output})
     base = port or sources.resolve(v.METRIC_PORT).value or DEFAULT_BASE_PORT
+    if PortBlock.of(base, ranks).last > MAX_PORT:
+        raise ConfigError("--port", base, f"a base port up to {MAX_PORT - ranks} for so many ranks")
     world = _look_at_ports(sources, base, ranks, host, seconds)
     checks = _all_checks(sources, world, others)
     heard = [stream for stream in world.heard.values() if stream.messages or stream.bad]
@@ -120,7 +133,7 @@ def _look_at_ports(sources: Sources, base: int, ranks: int, host: str, seconds: 
     local = host in _LOCAL
     listening = frozenset(port for _, port in _listeners() if local)
     near = range(own.start - NEIGHBOURS, own.stop + NEIGHBOURS)
-    asked = set(own) | {port for port in listening if port in near}
+    asked = set(own) | (listening & set(near))
     interval = sources.resolve(v.HEARTBEAT_INTERVAL_MS).value / 1000
     wait = seconds if seconds is not None else min(interval, 10.0) + 0.5
     address = f"[{host}]" if ":" in host and not host.startswith("[") else host
@@ -166,14 +179,15 @@ def _hear(before: HeardStream, source: ZmqSource) -> HeardStream:
     batch = source.receive_many(_MESSAGES)
     messages, bad = before.messages, before.bad + len(batch.bad)
     worker_id, dp_rank = before.worker_id, before.dp_rank
+    fault = str(batch.bad[-1]) if batch.bad else before.fault
     for payload in batch.payloads:
         try:
             metrics = decode_strict(payload)
-        except (MalformedPayload, UnsupportedVersion):
-            bad += 1
+        except (MalformedPayload, UnsupportedVersion) as error:
+            bad, fault = bad + 1, str(error)
             continue
         messages, worker_id, dp_rank = messages + 1, metrics.worker_id, metrics.dp_rank
-    return HeardStream(before.port, messages, bad, worker_id, dp_rank)
+    return HeardStream(before.port, messages, bad, worker_id, dp_rank, fault)
 
 
 def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -> list[Check]:
@@ -190,11 +204,23 @@ def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -
         *check_exposure(
             _listeners() if world.local else [], ports, sources.resolve(v.BIND_HOST).value or "127.0.0.1"
         ),
+        *check_plane(sources.resolve(v.PLANE).value, _plane_problem(sources)),
         check_output(settings, _output_problem(settings), trace_on=trace_on),
         check_disk(settings, _free_bytes(settings)),
         *check_streams(world),
         check_arrival(world),
     ]
+
+
+def _plane_problem(sources: Sources) -> str | None:
+    """Return why the event plane that is named cannot be used, or ``None``."""
+    url = sources.resolve(v.PLANE).value
+    try:
+        if url:
+            find_plane(url)
+    except (ConfigError, PlaneUnavailable) as error:
+        return str(error)
+    return None
 
 
 def _trace_settings(sources: Sources) -> TraceSettings | None:
@@ -209,11 +235,12 @@ def _output_problem(settings: TraceSettings | None) -> str | None:
     if settings is None:
         return None
     folder = Path(settings.output_prefix).absolute().parent
-    missing = not folder.exists()
+    nearest = _existing(folder)
     try:
-        prove_writable(str(_existing(folder) / "forwardpass") if missing else settings.output_prefix)
+        prove_writable(settings.output_prefix if nearest == folder else str(nearest / "forwardpass"))
     except TracePathError as error:
-        return str(error)
+        where = "" if nearest == folder else f"{settings.output_prefix} needs a new folder in {nearest}; "
+        return f"{where}{error}"
     return None
 
 

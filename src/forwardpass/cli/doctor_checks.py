@@ -9,8 +9,10 @@ from itertools import combinations
 from msgspec import Struct
 
 from forwardpass.cli.consequence import consequence
+from forwardpass.cli.summary_view import format_bytes
+from forwardpass.cli.terminal import printable
 from forwardpass.config.settings import Resolved, TraceSettings
-from forwardpass.config.variables import BIND_HOST, METRIC_PORT, OUTPUT_PATH
+from forwardpass.config.variables import BIND_HOST, METRIC_PORT, OUTPUT_PATH, PLANE
 from forwardpass.wire.ports import PortBlock, ephemeral_warning
 
 __all__ = [
@@ -22,11 +24,14 @@ __all__ = [
     "check_ephemeral",
     "check_exposure",
     "check_output",
+    "check_plane",
     "check_variables",
     "check_versions",
 ]
 
 _LOOPBACK = ("127.", "::1", "localhost")
+MAX_ID = 40
+"""Characters of a worker id that are shown."""
 _LEAST_FREE_BYTES = 64 * 1024 * 1024
 
 
@@ -61,6 +66,13 @@ class HeardStream(Struct, frozen=True):
     worker_id: str = ""
     """Of the newest valid message, as ``dp_rank``."""
     dp_rank: int = -1
+    fault: str = ""
+    """What was wrong with the newest bad message."""
+
+    @property
+    def worker(self) -> str:
+        """The worker in words; its id comes from the network, so nothing in it drives a terminal."""
+        return f"worker {printable(self.worker_id, MAX_ID)}" if self.worker_id else "worker (no id)"
 
     @property
     def base(self) -> int:
@@ -123,20 +135,35 @@ def check_blocks(blocks: Sequence[tuple[str, PortBlock]]) -> list[Check]:
         if not block.overlaps(other):
             continue
         shared = PortBlock(max(block.first, other.first), min(block.last, other.last))
-        both = str(shared.first) if shared.first == shared.last else str(shared)
+        both = _ports(shared)
         last = block if block.first <= other.first else other
         reserved = " (the last port of a block is its synchroniser's)" if shared.last == last.last else ""
         checks.append(
             Check(
                 "port blocks",
                 Status.FAIL,
-                f"{name} at {block} and {other_name} at {other} both use port {both}{reserved}",
+                f"{name} at {_ports(block)} and {other_name} at {_ports(other)} both use "
+                f"port {both}{reserved}",
                 f"give one of them a {METRIC_PORT.name} above {max(block.last, other.last)}: "
                 "N ranks need N + 1 ports",
             )
         )
-    names = ", ".join(f"{name} at {block}" for name, block in blocks)
+    names = ", ".join(f"{name} at {_ports(block)}" for name, block in blocks)
     return checks or [Check("port blocks", Status.OK, f"no overlap: {names}")]
+
+
+def _ports(block: PortBlock) -> str:
+    return str(block.first) if block.first == block.last else str(block)
+
+
+def check_plane(url: str, problem: str | None) -> list[Check]:
+    """Judge the event plane, if one is named; ``problem`` is why it cannot be used."""
+    if not url:
+        return []
+    if problem is None:
+        return [Check("event plane", Status.OK, f"{printable(url)}: a plane of this kind is installed")]
+    found = f"{printable(problem)}; nothing is relayed"
+    return [Check("event plane", Status.FAIL, found, f"correct {PLANE.name}, or unset it")]
 
 
 def check_exposure(listeners: Iterable[tuple[str, int]], ports: Iterable[int], bind_host: str) -> list[Check]:
@@ -185,8 +212,8 @@ def check_disk(settings: TraceSettings | None, free_bytes: int | None) -> Check:
         return Check("disk space", Status.OK, "not known")
     budget = settings.max_segments * settings.roll_bytes
     found = (
-        f"{_megabytes(free_bytes)} free; one producer keeps {settings.max_segments} segments of "
-        f"{_megabytes(settings.roll_bytes)} of text, several times smaller on disk"
+        f"{format_bytes(free_bytes)} free; one producer keeps {settings.max_segments} segments of "
+        f"{format_bytes(settings.roll_bytes)} of text, several times smaller on disk"
     )
     if free_bytes < _LEAST_FREE_BYTES:
         return Check("disk space", Status.FAIL, found, "free some space, or move the trace to another disk")
@@ -195,10 +222,6 @@ def check_disk(settings: TraceSettings | None, free_bytes: int | None) -> Check:
             "disk space", Status.WARN, found, "lower DYN_FPM_MAX_SEGMENTS or DYN_FPM_JSONL_GZ_ROLL_BYTES"
         )
     return Check("disk space", Status.OK, found)
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.0f} MB"
 
 
 def _is_loopback(host: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from forwardpass.cli.doctor_checks import Check, HeardStream, Status
+from forwardpass.cli.summary_view import counted
+from forwardpass.cli.terminal import printable
 from forwardpass.config.variables import FPM_TRACE, METRIC_PORT
 from forwardpass.wire.ports import PortBlock, rank_port
 
@@ -81,8 +83,10 @@ def _check_rank(world: World, rank: int) -> Check:
         return Check(
             name,
             Status.FAIL,
-            f"{stream.bad} messages that are no forward passes{by}",
-            f"something else publishes there: move ours with {METRIC_PORT.name}, or stop the other",
+            f"{counted(stream.bad, 'message')} that cannot be read{by}; "
+            f"the newest: {printable(stream.fault, 120)}",
+            f"if something else publishes there, move ours with {METRIC_PORT.name}, or stop the other; if it "
+            "is the engine, bring the versions of both sides together",
         )
     if holder or port in world.listening:
         return Check(
@@ -97,7 +101,7 @@ def _check_rank(world: World, rank: int) -> Check:
 
 
 def _check_speaking(name: str, rank: int, stream: HeardStream, by: str) -> Check:
-    said = f"worker {stream.worker_id or '(no id)'} reports rank {stream.dp_rank}{by}"
+    said = f"{stream.worker} reports rank {stream.dp_rank}{by}"
     if stream.dp_rank != rank:
         return Check(
             name,
@@ -107,7 +111,7 @@ def _check_speaking(name: str, rank: int, stream: HeardStream, by: str) -> Check
         )
     if not stream.worker_id:
         return Check(name, Status.WARN, said, "start it with `forwardpass vllm serve`, which gives it an id")
-    return Check(name, Status.OK, f"{said}; {stream.messages} messages")
+    return Check(name, Status.OK, f"{said}; {counted(stream.messages, 'message')}")
 
 
 def _check_synchroniser(world: World) -> list[Check]:
@@ -115,7 +119,7 @@ def _check_synchroniser(world: World) -> list[Check]:
     name = f"synchroniser, port {port}"
     stream = world.heard.get(port)
     if stream is not None and stream.messages:
-        found = f"worker {stream.worker_id or '(no id)'} publishes rank {stream.dp_rank} there"
+        found = f"{stream.worker} publishes rank {stream.dp_rank} there"
         advice = f"move that worker, or give --ranks {stream.dp_rank + 1} if it is this one's"
         return [Check(name, Status.FAIL, found, advice)]
     if port in world.listening:
@@ -143,15 +147,16 @@ def check_arrival(world: World) -> Check:
         return Check(
             "arrival",
             Status.FAIL,
-            "nothing arrives because another program holds the port",
-            f"set {METRIC_PORT.name} to a free base port and restart the engine",
+            "nothing arrives because whatever holds the port sends no forward passes",
+            "see the rank, above",
         )
     if not world.generates:
         return Check(
             "arrival",
             Status.FAIL,
             "nothing arrives because nothing asks an engine for forward passes in this environment",
-            f"set {FPM_TRACE.name}=1, or start it with `forwardpass vllm serve MODEL --fpm-trace`",
+            "start it with `forwardpass vllm serve MODEL --fpm-trace`, "
+            f"or `forwardpass vllm serve MODEL` with {FPM_TRACE.name}=1",
         )
     return Check(
         "arrival",
@@ -168,7 +173,7 @@ def blocks_of(
 
     A stream tells its base as port minus rank, and that its worker has at least rank + 1 ranks.
     """
-    sizes: dict[tuple[int, str], int] = {}
+    sizes: dict[tuple[int, str], int] = {}  # (base port, worker in words) -> ranks
     own_size = ranks
     for stream in heard:
         if not stream.messages:
@@ -176,10 +181,10 @@ def blocks_of(
         if stream.base == base_port:
             own_size = max(own_size, stream.dp_rank + 1)
             continue
-        key = (stream.base, stream.worker_id)
+        key = (stream.base, stream.worker)
         sizes[key] = max(sizes.get(key, 0), stream.dp_rank + 1)
     blocks = [("this worker", PortBlock.of(base_port, own_size))]
     blocks += [("another block", block) for block in others]
     for (base, worker), size in sorted(sizes.items()):
-        blocks.append((f"worker {worker or '(no id)'}", PortBlock.of(base, size)))
+        blocks.append((worker, PortBlock.of(base, size)))
     return blocks

@@ -10,6 +10,7 @@ import click
 from forwardpass.cli.consequence import consequence, shown
 from forwardpass.cli.main import Exit
 from forwardpass.cli.output import say, write_json, write_table
+from forwardpass.cli.terminal import printable
 from forwardpass.config.settings import Resolved, Sources
 from forwardpass.config.variables import FPM_TRACE
 from forwardpass.wire.keys import Endpoint
@@ -35,6 +36,8 @@ def env(as_json: bool, only_set: bool) -> int:
     invalid = [row for row in rows if row.error is not None]
     if as_json:
         write_json({"variables": [_as_document(row) for row in rows], "valid": not invalid})
+    elif not rows:
+        say("no variable is set; every setting has its default")
     else:
         write_table(
             "",
@@ -49,7 +52,8 @@ def env(as_json: bool, only_set: bool) -> int:
 
 
 def _cell(row: Resolved) -> str:
-    return shown(row.value) if row.error is None else f"{row.error.value!r} (invalid)"
+    text = shown(row.value) if row.error is None else f"{row.error.value!r} (invalid)"
+    return printable(text)
 
 
 def _as_document(row: Resolved) -> dict[str, Any]:

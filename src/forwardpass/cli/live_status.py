@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from forwardpass.cli.output import say
 from forwardpass.cli.recording import Recording
+from forwardpass.cli.summary_view import counted
+from forwardpass.cli.terminal import redraws
 from forwardpass.relay.relay import RelayStats
 from forwardpass.trace.sink import TraceCounts
 
@@ -76,11 +78,11 @@ def status_text(
     alive = sum(1 for stream in streams if stream.received)
     parts = [
         f"{elapsed_seconds:.0f} s",
-        f"{alive} of {len(streams)} streams",
-        f"{sum(stream.received for stream in streams):,} messages ({per_second:,.0f}/s)",
+        f"{alive} of {counted(len(streams), 'stream')}",
+        f"{counted(sum(stream.received for stream in streams), 'message')} ({per_second:,.0f}/s)",
     ]
     if trace is not None:
-        parts.append(f"{trace.written:,} rows written")
+        parts.append(f"{counted(trace.written, 'row')} written")
     missed = sum(stream.lost for stream in streams)
     dropped = (trace.dropped_total if trace is not None else 0) + sum(
         stream.plane.dropped_total for stream in streams if stream.plane is not None
@@ -96,7 +98,7 @@ class LiveStatus:
     def __init__(self, recording: Recording, *, quiet: bool = False, terminal: bool | None = None) -> None:
         self._recording = recording
         self._quiet = quiet
-        self._terminal = not quiet and (sys.stderr.isatty() if terminal is None else terminal)
+        self._terminal = not quiet and (redraws(sys.stderr) if terminal is None else terminal)
         self._silence = SilenceWatch()
         self._next_line = LINE_SECONDS
         self._before = 0

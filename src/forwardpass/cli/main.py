@@ -6,9 +6,12 @@ own.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from enum import IntEnum
+from typing import Any
 
 import click
 
@@ -64,6 +67,13 @@ class LazyGroup(click.Group):
             raise TypeError(f"{module}:{attribute} is not a click command")
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of its output that has seen enough (``| head``) is no failure."""
+        from forwardpass.cli.output import ending_quietly
+
+        with ending_quietly():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list without importing any of them."""
         with formatter.section("Commands"):
@@ -73,24 +83,65 @@ class LazyGroup(click.Group):
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="forwardpass")
 def cli() -> None:
-    """The flight recorder for LLM inference engines."""
+    """The flight recorder for LLM inference engines.
+
+    Exit codes of every command: 0 done; 1 a finding (damage, nothing arrives); 2 wrong use or setting;
+    3 input missing or unreadable; 4 only a partial result; 130 interrupted. `vllm serve` gives the
+    server's own.
+
+    \b
+    Examples:
+      forwardpass demo
+      forwardpass vllm serve MODEL --fpm-trace
+      forwardpass COMMAND --help
+    """
 
 
 def main() -> None:
     """Run the command line; errors of this package become one line and an exit code."""
     from forwardpass.errors import ConfigError, ForwardPassError
 
+    _open_missing_streams()
     try:
         code = cli.main(standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(error.exit_code)
+        sys.exit(Exit.USAGE)
+    except click.ClickException as error:
+        click.echo(_usage_line(error), err=True)
+        sys.exit(Exit.USAGE)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(Exit.INTERRUPTED)
     except ConfigError as error:
-        click.echo(f"forwardpass: {error}", err=True)
+        click.echo(f"forwardpass: {error}; nothing was started", err=True)
         sys.exit(Exit.USAGE)
     except (ForwardPassError, OSError) as error:
-        click.echo(f"forwardpass: {error}", err=True)
-        sys.exit(Exit.INPUT)
+        code = _failed(error)
     sys.exit(code if isinstance(code, int) else Exit.DONE)
+
+
+def _open_missing_streams() -> None:
+    """Let a process started with a closed stdout or stderr write into nothing.
+
+    The null device also takes the free descriptor, which a trace file would get otherwise.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
+def _usage_line(error: click.ClickException) -> str:
+    """Return what is wrong with a command line, and where it says what would be right."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context is not None else "forwardpass"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"forwardpass: {message}; nothing was started (see {command} --help)"
+
+
+def _failed(error: Exception) -> Exit:
+    """Say what an error was about. One that names no file is about our own output."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
+        click.echo(f"forwardpass: the output cannot be written: {error.strerror}", err=True)
+        return Exit.PARTIAL
+    click.echo(f"forwardpass: {error}", err=True)
+    return Exit.INPUT

@@ -14,9 +14,12 @@ import msgspec
 
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import Number, WholeNumber
 from forwardpass.cli.output import say, write_json
 from forwardpass.cli.recording import draw_id
 from forwardpass.cli.stream_options import checked_flags
+from forwardpass.cli.summary_view import counted
+from forwardpass.cli.terminal import printable
 from forwardpass.config.settings import PublisherSettings, Sources
 from forwardpass.config.variables import METRIC_PORT
 from forwardpass.engines.mock.build import build_cluster
@@ -45,19 +48,17 @@ def _fault_help() -> str:
 
 
 @click.command(epilog=_fault_help())
-@click.option(
-    "--ranks", type=click.IntRange(1, 256), default=2, show_default=True, help="Data-parallel ranks."
-)
+@click.option("--ranks", type=WholeNumber(1, 256), default=2, show_default=True, help="Data-parallel ranks.")
 @click.option("--port", metavar="PORT", help=f"Base port; rank r uses base + r. [{METRIC_PORT.name}, 20380]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop by itself after so long.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed, the same requests.")
+@click.option("--seconds", type=Number(0, above=True), help="Stop by itself after so long.")
 @click.option(
-    "--rate", type=click.FloatRange(0, 10_000), default=12.0, show_default=True,
+    "--seed", type=WholeNumber(), default=0, show_default=True, help="The same seed, the same requests."
+)
+@click.option(
+    "--rate", type=Number(0, 10_000), default=12.0, show_default=True,
     help="Requests per second and rank, bursts apart.",
 )  # fmt: skip
-@click.option(
-    "--delay", type=click.FloatRange(0, 3600), default=0.0, help="Seconds before the first request."
-)
+@click.option("--delay", type=Number(0, 3600), default=0.0, help="Seconds before the first request.")
 @click.option(
     "--async", "async_scheduling", is_flag=True, help="Schedule a pass before the last one's output."
 )
@@ -85,19 +86,21 @@ def mock(
     GPU, under the load of a small chat service with bursts. Its stream is that of a real engine. Ctrl-C
     or SIGTERM ends it, and it says what each rank did.
 
+    Exit code 2 if a setting is not accepted or a port is taken.
+
     \b
     Examples:
       forwardpass mock --ranks 2 --seconds 60
       forwardpass mock --fault slow-rank=1:3.0@5s --fault restart=0@10s
       forwardpass mock --fast --seconds 600 --json
     """
+    log_to_stderr(logging.WARNING)
     faults = tuple(parse_fault(text) for text in fault_texts)
     sources = Sources(flags=checked_flags([("--port", METRIC_PORT, port)]))
     settings = PublisherSettings.load(sources)
     settings = msgspec.structs.replace(
         settings, strict=True, worker_id=settings.worker_id or draw_id()
     )  # an engine whose only work is to publish need not go on when it cannot
-    log_to_stderr(logging.WARNING)
     config = MockConfig(async_scheduling=async_scheduling, seed=seed)
     load = realistic(rate, start_seconds=delay)
     with _stopped_by_signals() as stopped:
@@ -114,7 +117,7 @@ def mock(
 def _announce(cluster: MockCluster, settings: PublisherSettings) -> None:
     for engine in cluster.engines:
         say(f"rank {engine.dp_rank} publishes on tcp://{settings.bind_host}:{engine.publisher.port}")
-    say(f"worker {settings.worker_id}; Ctrl-C ends it")
+    say(f"worker {printable(settings.worker_id)}; Ctrl-C ends it")
 
 
 def _report(result: MockResult, *, as_json: bool) -> None:
@@ -123,12 +126,13 @@ def _report(result: MockResult, *, as_json: bool) -> None:
         return
     for rank in result.ranks:
         did = rank.requests
-        dropped = ", ".join(f"{count} dropped ({why})" for why, count in rank.published.dropped.items())
+        dropped = ", ".join(f"{count:,} dropped ({why})" for why, count in rank.published.dropped.items())
         click.echo(
-            f"rank {rank.dp_rank}: {rank.passes} passes in {result.seconds:.1f} s; "
-            f"{did.finished} of {did.submitted} requests finished, {did.preemptions} preemptions; "
-            f"{did.prefill_tokens} prefill and {did.decode_tokens} decode tokens; "
-            f"{rank.published.delivered} sent, {dropped or '0 dropped'}"
+            f"rank {rank.dp_rank}: {counted(rank.passes, 'pass', 'passes')} in {result.seconds:.1f} s; "
+            f"{did.finished:,} of {counted(did.submitted, 'request')} finished, "
+            f"{counted(did.preemptions, 'preemption')}; "
+            f"{did.prefill_tokens:,} prefill and {did.decode_tokens:,} decode tokens; "
+            f"{rank.published.delivered:,} sent, {dropped or '0 dropped'}"
         )
 
 

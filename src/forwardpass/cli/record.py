@@ -12,13 +12,17 @@ import click
 from forwardpass.cli.live_status import LiveStatus
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import Number, WholeNumber
 from forwardpass.cli.output import say, write_json
 from forwardpass.cli.recording import Recording, RecordingResult, draw_id, plane_words, stop_on_signals
 from forwardpass.cli.stream_options import checked_flags, choose_targets
-from forwardpass.cli.summary_view import format_bytes, summary_of_files
+from forwardpass.cli.summary_view import counted, format_bytes, summary_of_files
+from forwardpass.cli.terminal import printable
 from forwardpass.config import variables as v
 from forwardpass.config.settings import CaptureMode, RelaySettings, Sources, TraceSettings
 from forwardpass.counters import DropReason
+from forwardpass.errors import ConfigError
+from forwardpass.plane.urls import find_plane
 from forwardpass.trace.policy import TraceDecision
 from forwardpass.trace.sink import TraceCounts
 
@@ -65,9 +69,9 @@ _METAVARS = {
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--ranks", type=click.IntRange(1, 4096), help="Ranks to record, from the base port or URL on.")
+@click.option("--ranks", type=WholeNumber(1, 4096), help="Ranks to record, from the base port or URL on.")
 @_setting_options
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop by itself after so long.")
+@click.option("--seconds", type=Number(0, above=True), help="Stop by itself after so long.")
 @click.option("--json", "as_json", is_flag=True, help="What was recorded as JSON instead of a summary.")
 @click.option("--quiet", is_flag=True, help="No words while it runs.")
 def record(
@@ -95,9 +99,11 @@ def record(
       forwardpass record tcp://10.0.0.7:20380 --seconds 60 --json
       forwardpass record ipc:///tmp/fpm --ranks 4 --mode sampled
     """
+    log_to_stderr(logging.WARNING)
     sources = record_sources(texts)
     targets = choose_targets(urls, ranks, sources)
     relay = RelaySettings.load(sources)
+    _check_plane(relay.plane_url, flag_given=texts.get("plane") is not None)
     recording = Recording(
         targets,
         trace=TraceDecision(True, TraceSettings.load(sources)),
@@ -105,9 +111,9 @@ def record(
         drawn_id=draw_id(),
         sources=sources,
     )
-    log_to_stderr(logging.WARNING)
     if not quiet:
-        say(f"recording {', '.join(target.url for target in targets)} as producer {recording.producer_id}")
+        streams = ", ".join(target.url for target in targets)
+        say(f"recording {printable(streams, 400)} as producer {printable(recording.producer_id)}")
         say(f"{plane_words(relay)}; Ctrl-C stops")
     return asyncio.run(_run(recording, seconds, as_json=as_json, quiet=quiet))
 
@@ -122,6 +128,18 @@ def record_sources(texts: Mapping[str, str | None], env: Mapping[str, str] | Non
     if sources.resolve(v.MODE).source == "default":
         sources = Sources(env, {**flags, v.MODE.name: CaptureMode.FULL.value})
     return sources
+
+
+def _check_plane(url: str | None, *, flag_given: bool) -> None:
+    """Refuse a plane that nobody provides before anything is said or opened."""
+    if url is None:
+        return
+    try:
+        find_plane(url)
+    except ConfigError as error:
+        if flag_given:
+            raise ConfigError("--plane", error.value, error.accepted) from error
+        raise
 
 
 async def _run(recording: Recording, seconds: float | None, *, as_json: bool, quiet: bool) -> int:
@@ -139,13 +157,20 @@ async def _run(recording: Recording, seconds: float | None, *, as_json: bool, qu
 
 
 def exit_code(result: RecordingResult) -> Exit:
-    """Return how a recording ended: nothing arrived, rows were lost, or all is well."""
-    if not result.received:
-        return Exit.FINDING
+    """Return how a recording ended: no forward pass arrived, rows were lost, or all is well."""
     lost = 0
     if result.trace is not None:
         lost = sum(count for reason, count in result.trace.dropped.items() if reason not in _HARMLESS)
-    return Exit.PARTIAL if lost else Exit.DONE
+    if lost:
+        return Exit.PARTIAL
+    return Exit.DONE if _arrived(result) else Exit.FINDING
+
+
+def _arrived(result: RecordingResult) -> bool:
+    """Say whether a forward pass came, as far as can be told: without a trace nobody looks inside."""
+    if result.trace is None:
+        return bool(result.received)
+    return bool(result.trace.written)
 
 
 def _report(result: RecordingResult, *, as_json: bool, quiet: bool) -> None:
@@ -158,7 +183,10 @@ def _report(result: RecordingResult, *, as_json: bool, quiet: bool) -> None:
             say(f"look further: forwardpass trace stats {prefix}")
     if not result.received:
         say("nothing arrived; `forwardpass doctor` finds out why")
-    elif not quiet:
+        return
+    if not _arrived(result):
+        say("no forward pass arrived; `forwardpass doctor` finds out why")
+    if not quiet:
         for line in _losses(result):
             say(line)
 
@@ -176,10 +204,15 @@ def _losses(result: RecordingResult) -> list[str]:
     lines = []
     bad = sum(relay.bad_frames for relay in result.relays)
     if bad:
-        lines.append(f"{bad:,} messages were skipped: their frames were not those of the raw stream")
+        lines.append(f"{counted(bad, 'message')} skipped: the frames were not those of the raw stream")
     if result.trace is not None:
-        lines += [f"{count:,} payloads not recorded: {why}" for why, count in result.trace.dropped.items()]
+        lines += [
+            f"{counted(count, 'payload')} not recorded: {why}" for why, count in result.trace.dropped.items()
+        ]
     for relay in result.relays:
         dropped = relay.plane.dropped if relay.plane is not None else {}
-        lines += [f"{count:,} payloads of {relay.url} not published: {why}" for why, count in dropped.items()]
+        lines += [
+            f"{counted(count, 'payload')} of {relay.url} not published: {why}"
+            for why, count in dropped.items()
+        ]
     return lines

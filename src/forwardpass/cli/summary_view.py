@@ -103,7 +103,8 @@ def _totals(summary: Summary) -> list[str]:
         ),
         (
             "queue",
-            f"{summary.queue.mean_requests:.1f} requests waiting on average, {summary.queue.max_requests} "
+            f"{summary.queue.mean_requests:,.1f} requests waiting on average, "
+            f"{format_count(summary.queue.max_requests)} "
             f"at most (with {format_count(summary.queue.max_prefill_tokens)} prompt tokens at most)",
         ),
         ("gaps", _gap_words(summary)),
@@ -147,7 +148,7 @@ def _ranks(summary: Summary) -> list[str]:
             )
         )
     more = len(summary.streams) - _MANY_RANKS
-    return aligned(rows) + ([f"and {more} more ranks"] if more > 0 else [])
+    return aligned(rows) + ([f"and {counted(more, 'more rank')}"] if more > 0 else [])
 
 
 def _files(report: TraceReport | None) -> list[str]:
@@ -156,7 +157,7 @@ def _files(report: TraceReport | None) -> list[str]:
     rows: list[tuple[str, ...]] = [("file", "rows", "size", "text", "state")]
     rows += [_file_row(file) for file in report.files[:_MANY_FILES]]
     more = len(report.files) - _MANY_FILES
-    tail = [f"and {more} more files"] if more > 0 else []
+    tail = [f"and {counted(more, 'more file')}"] if more > 0 else []
     total = f"{counted(len(report.files), 'file')}, {format_bytes(report.size)}"
     return aligned(rows) + tail + ([total] if len(report.files) > 1 else [])
 

@@ -12,8 +12,10 @@ import click
 from forwardpass.cli.live_status import SilenceWatch
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import Number, WholeNumber
 from forwardpass.cli.output import say
 from forwardpass.cli.stream_options import choose_targets
+from forwardpass.cli.summary_view import counted
 from forwardpass.cli.tail_view import HEADER, decode_message, json_line, table_line
 from forwardpass.cli.terminal import printable
 from forwardpass.clock import Clock, SystemClock
@@ -83,10 +85,10 @@ class LiveLines:
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--ranks", type=click.IntRange(1, 4096), help="Ranks to read, from the base port or URL on.")
-@click.option("--rank", type=click.IntRange(0), help="Show only this rank.")
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many lines.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long.")
+@click.option("--ranks", type=WholeNumber(1, 4096), help="Ranks to read, from the base port or URL on.")
+@click.option("--rank", type=WholeNumber(0), help="Show only this rank.")
+@click.option("--limit", type=WholeNumber(1), help="Stop after so many lines.")
+@click.option("--seconds", type=Number(0, above=True), help="Stop after so long.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 def tail(
     urls: tuple[str, ...],
@@ -113,18 +115,19 @@ def tail(
     """
     if ranks is None and rank is not None and not urls:
         ranks = rank + 1
+    log_to_stderr()
     targets = choose_targets(urls, ranks, Sources())
     if rank is not None:
         targets = tuple(target for target in targets if target.dp_rank in (rank, None))
     lines = LiveLines(as_json=as_json, data_parallel=len(targets) > 1, limit=limit, rank=rank)
-    log_to_stderr()
     try:
         asyncio.run(_follow(lines, targets, seconds, header=not as_json))
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if lines.unreadable:
-            say(f"{lines.unreadable} messages could not be read; the last one: {printable(lines.last_fault)}")
+            unreadable = counted(lines.unreadable, "message")
+            say(f"{unreadable} could not be read; the last one: {printable(lines.last_fault)}")
     return Exit.DONE if lines.shown else Exit.FINDING
 
 

@@ -7,8 +7,11 @@ direction marks in them are shown, not sent.
 from __future__ import annotations
 
 import re
+from typing import TextIO
 
-__all__ = ["json_for_terminal", "printable"]
+from forwardpass.config.settings import process_environment
+
+__all__ = ["json_for_terminal", "printable", "redraws"]
 
 _HIDDEN_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """What JSON leaves as it is and a terminal may obey: DEL, the C1 controls, separators, direction marks."""
@@ -25,3 +28,8 @@ def json_for_terminal(document: str) -> str:
     The result reads back to the same value, because such characters occur in strings only.
     """
     return _HIDDEN_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+
+
+def redraws(stream: TextIO) -> bool:
+    """Say whether a line on ``stream`` can be drawn over: a terminal, and not one that calls itself dumb."""
+    return stream.isatty() and process_environment().get("TERM", "dumb") != "dumb"

@@ -16,6 +16,7 @@ import click
 from forwardpass.analyze.capacity import Capacity, capacity_of
 from forwardpass.analyze.summary import Summary, summarize
 from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import WholeNumber
 from forwardpass.cli.output import ending_quietly, say, write_bytes, write_json, write_lines
 from forwardpass.cli.summary_view import render_summary
 from forwardpass.cli.tail_view import HEADER, table_line
@@ -46,6 +47,13 @@ def trace() -> None:
 
     Traces are named by the prefix they were recorded with, by folder, or by file (any name; gzip or plain
     JSON lines, told apart by content). Without one: DYN_FPM_OUTPUT_PATH, or /tmp/dynamo-fpm.
+
+    Exit code 3 if nothing is found there or it cannot be read.
+
+    \b
+    Examples:
+      forwardpass trace stats /tmp/dynamo-fpm
+      forwardpass trace verify /var/log/fpm
     """
 
 
@@ -55,6 +63,8 @@ def trace() -> None:
 @_json
 def ls(paths: tuple[str, ...], count: bool, as_json: bool) -> None:
     """List the files: producer, size, first and last row.
+
+    Exit code 3 if there are none.
 
     \b
     Examples:
@@ -73,9 +83,9 @@ def ls(paths: tuple[str, ...], count: bool, as_json: bool) -> None:
 @trace.command()
 @_paths
 @click.option("--compact", is_flag=True, help="A table instead of the rows.")
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many rows.")
+@click.option("--limit", type=WholeNumber(1), help="Stop after so many rows.")
 @click.option("--worker", help="Only rows of this worker_id.")
-@click.option("--rank", type=click.IntRange(0), help="Only rows of this data-parallel rank.")
+@click.option("--rank", type=WholeNumber(0), help="Only rows of this data-parallel rank.")
 @click.option(
     "--since", callback=moment_option, help="Only rows observed at or after this time (ISO 8601 or Unix ms)."
 )
@@ -108,8 +118,8 @@ def cat(
 
 @trace.command()
 @_paths
-@click.option("--roll-bytes", type=click.IntRange(1), help="Segment size to reckon with (uncompressed).")
-@click.option("--max-segments", type=click.IntRange(1), help="Segments kept to reckon with.")
+@click.option("--roll-bytes", type=WholeNumber(1), help="Segment size to reckon with (uncompressed).")
+@click.option("--max-segments", type=WholeNumber(1), help="Segments kept to reckon with.")
 @_json
 def stats(paths: tuple[str, ...], roll_bytes: int | None, max_segments: int | None, as_json: bool) -> int:
     """Sum a trace up: passes, step times, tokens, queue, gaps, ranks, and what it takes on the disk.

@@ -11,11 +11,13 @@ import re
 import click
 
 from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import refused
 from forwardpass.cli.output import aligned, ending_quietly, say, write_json, write_lines
 from forwardpass.cli.summary_view import format_bytes, format_time
 from forwardpass.clock import SystemClock
 from forwardpass.config import variables
 from forwardpass.config.settings import Sources
+from forwardpass.errors import ConfigError
 from forwardpass.trace.stale import StaleProducer, remove, stale_producers, survey
 
 __all__ = ["clean"]
@@ -27,9 +29,7 @@ _AGE = re.compile(r"([0-9]{1,9})([smhd])\Z")
 def _age_option(ctx: click.Context, param: click.Parameter, value: str) -> int:
     match = _AGE.match(value.strip())
     if match is None:
-        raise click.BadParameter(
-            f"{value!r} is no age; use a number and s, m, h or d, such as 12h", ctx, param
-        )
+        raise refused(param, value, "a number and s, m, h or d, such as 12h")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -83,7 +83,7 @@ def _prefix_of(text: str) -> str:
     try:
         prefix: str = variables.OUTPUT_PATH.parse(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r}: expected {variables.OUTPUT_PATH.accepted}") from error
+        raise ConfigError("PREFIX", text, variables.OUTPUT_PATH.accepted) from error
     return prefix
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 from msgspec import Struct
 
+from forwardpass.cli.numbers import refused
 from forwardpass.trace.record import TraceRecord
 
 __all__ = ["RowFilter", "moment_option"]
@@ -26,7 +27,7 @@ def moment_option(ctx: click.Context, param: click.Parameter, value: str | None)
         return round(moment.timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         accepted = "Unix milliseconds or a time such as 2026-11-30T12:25:00Z"
-        raise click.BadParameter(f"{text!r} is no time; use {accepted}", ctx, param) from error
+        raise refused(param, value, accepted) from error
 
 
 class RowFilter(Struct, frozen=True):

@@ -49,7 +49,14 @@ class ServeCommand(click.Command):
 
 @click.group()
 def vllm() -> None:
-    """Start stock vLLM with every forward pass recorded."""
+    """Start stock vLLM with every forward pass recorded.
+
+    The exit code is the server's.
+
+    \b
+    Example:
+      forwardpass vllm serve MODEL --fpm-trace
+    """
 
 
 def _parameter(option: str) -> str:

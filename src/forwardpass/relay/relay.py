@@ -198,7 +198,9 @@ class Relay:
     def _pass_on(self, batch: FrameBatch) -> None:
         for error in batch.bad:
             self._bad_frames += 1
-            self._warnings.warning((self.target.url, "frames"), f"{self.target.url}: skipped {error}")
+            self._warnings.warning(
+                (self.target.url, "frames"), f"{self.target.url}: skipped a message: {error}"
+            )
         payloads = batch.payloads
         if not payloads:
             return

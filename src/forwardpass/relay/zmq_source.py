@@ -215,4 +215,4 @@ class ZmqSource:
 
 
 def _wrong(count: int) -> FrameError:
-    return FrameError(f"{count} frames; expected {FRAME_COUNT}", count)
+    return FrameError(f"expected {FRAME_COUNT} frames, got {count}", count)

@@ -30,7 +30,14 @@ def prove_writable(prefix: str) -> None:
         finally:
             os.unlink(path)
     except OSError as error:
-        raise TracePathError(prefix, f"trace files cannot be written here: {error}") from error
+        raise TracePathError(prefix, f"trace files cannot be written here: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    """Return what is wrong in words, without the name of the probe."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} is not a folder"
+    return error.strerror or str(error)
 
 
 def _create_probe(stem: str) -> tuple[str, int]:

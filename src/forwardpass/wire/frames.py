@@ -31,7 +31,7 @@ def join(seq: int, payload: bytes, topic: bytes = b"") -> tuple[bytes, bytes, by
 def split(parts: Sequence[bytes]) -> Frames:
     """Return the message in ``parts``. Raises :class:`FrameError`; the payload is not looked at."""
     if len(parts) != FRAME_COUNT:
-        raise FrameError(f"{len(parts)} frames; expected {FRAME_COUNT}", len(parts))
+        raise FrameError(f"expected {FRAME_COUNT} frames, got {len(parts)}", len(parts))
     topic, seq, payload = parts
     if len(seq) != SEQUENCE_BYTES:
         raise FrameError(f"a sequence frame of {len(seq)} bytes; expected {SEQUENCE_BYTES}", len(parts))

@@ -17,14 +17,14 @@ from forwardpass.wire.keys import MAX_PRODUCER_ID, Endpoint
 SOME = msgspec.structs.replace(QUIET, received=5)
 
 
-def result(received: bool = True, dropped: dict[str, int] | None = None) -> RecordingResult:
+def result(received: bool = True, dropped: dict[str, int] | None = None, written: int = 2) -> RecordingResult:
     return RecordingResult(
         producer_id="7",
         endpoint=Endpoint(),
         seconds=1.0,
         relays=(SOME if received else QUIET,),
         capture_mode=CaptureMode.FULL,
-        trace=msgspec.structs.replace(TRACE, dropped=dropped or {}),
+        trace=msgspec.structs.replace(TRACE, written=written, dropped=dropped or {}),
     )
 
 
@@ -32,14 +32,16 @@ def result(received: bool = True, dropped: dict[str, int] | None = None) -> Reco
     ("ended", "code"),
     [
         (result(), Exit.DONE),
-        (result(received=False), Exit.FINDING),
+        (result(received=False, written=0), Exit.FINDING),
         (result(dropped={"malformed": 3}), Exit.DONE),
+        (result(dropped={"malformed": 5}, written=0), Exit.FINDING),
+        (result(dropped={"disk_error": 5}, written=0), Exit.PARTIAL),
         (result(dropped={"disk_error": 3}), Exit.PARTIAL),
         (result(dropped={"queue_full": 1, "malformed": 1}), Exit.PARTIAL),
     ],
 )
 def test_exit_code(ended: RecordingResult, code: Exit) -> None:
-    """Nothing arrived is 1, lost rows are 4, garbage from the engine is no loss of a row."""
+    """No forward pass is 1, lost rows are 4, garbage beside forward passes is no loss of a row."""
     assert exit_code(ended) is code
 
 

@@ -6,6 +6,7 @@ import click
 import pytest
 
 from forwardpass.cli.trace_filter import RowFilter, moment_option
+from forwardpass.errors import ConfigError
 from forwardpass.testing.traces import trace_record
 
 CONTEXT = click.Context(click.Command("x"))
@@ -36,9 +37,9 @@ def test_no_moment_is_none() -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "12:00", "٣", "2026-13-01"])
 def test_what_is_no_moment_is_wrong_use(text: str) -> None:
     """The option is named in the error."""
-    with pytest.raises(click.BadParameter) as caught:
+    with pytest.raises(ConfigError) as caught:
         moment_option(CONTEXT, OPTION, text)
-    assert caught.value.param is OPTION
+    assert (caught.value.variable, caught.value.value) == ("--since", text)
 
 
 @pytest.mark.parametrize(

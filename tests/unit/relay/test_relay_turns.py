@@ -24,7 +24,7 @@ def batch(*messages: tuple[int, bytes], bad: int = 0) -> Batch:
     for seq, payload in messages:
         made.sequence_frames.append(seq.to_bytes(8, "big"))
         made.payloads.append(payload)
-    made.bad = [FrameError("1 frames; expected 3", 1)] * bad
+    made.bad = [FrameError("expected 3 frames, got 1", 1)] * bad
     return made
 
 
