@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
+from trace_files import PRODUCER, trace_settings
 
+from forwardpass.config.settings import CaptureMode
+from forwardpass.plane import memory
+from forwardpass.plane.base import PlaneContext, PlaneSubscriber
 from forwardpass.relay.supervisor import RelayGroup, RelayTarget
 from forwardpass.testing.ports import free_port
-from forwardpass.trace.registry import TraceHandle
+from forwardpass.trace.registry import TraceHandle, TraceRegistry
 from forwardpass.wire.codec import encode
 from forwardpass.wire.frames import join
+from forwardpass.wire.keys import Endpoint
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 
 LIMIT_SECONDS = 30.0
+ENDPOINT = Endpoint("ns", "part", "gen")
+_names = itertools.count()
 
 
 def free_url() -> str:
@@ -85,7 +94,8 @@ async def relaying(
     urls: Sequence[str], trace: TraceHandle | None = None, **options: Any
 ) -> AsyncIterator[RelayGroup]:
     """Run a group over ``urls`` (rank by position), and stop it if the test did not."""
-    group = RelayGroup([RelayTarget(url, rank) for rank, url in enumerate(urls)], trace=trace, **options)
+    targets = [RelayTarget(url, rank) for rank, url in enumerate(urls)]
+    group = RelayGroup(targets, **{"trace": trace, "endpoint": ENDPOINT, **options})
     await group.start()
     try:
         yield group
@@ -112,3 +122,48 @@ async def until_connected(group: RelayGroup, publishers: Sequence[PlainPublisher
     last = [-1] * len(publishers)
     while last != (last := [stats.received for stats in group.stats()[: len(publishers)]]):
         await asyncio.sleep(0.1)
+
+
+@contextlib.contextmanager
+def tracing(folder: Path, mode: CaptureMode = CaptureMode.FULL) -> Iterator[TraceHandle]:
+    """Open a real trace below ``folder`` and close it."""
+    registry = TraceRegistry(trace_settings(folder, mode=mode))
+    handle = registry.acquire(PRODUCER, ENDPOINT)
+    assert handle is not None
+    try:
+        yield handle
+    finally:
+        handle.release(LIMIT_SECONDS)
+
+
+async def subscribe() -> tuple[str, PlaneSubscriber]:
+    """Return the URL of a fresh plane in this process and a subscriber to it."""
+    url = f"memory:relay-{next(_names)}"
+    return url, await memory.open_subscriber(url, ENDPOINT, PlaneContext())
+
+
+@contextlib.asynccontextmanager
+async def one_stream(
+    trace: TraceHandle | None = None, **options: Any
+) -> AsyncIterator[tuple[RelayGroup, PlainPublisher]]:
+    """Relay one stream, connected, with nothing under way."""
+    url = free_url()
+    with publishing_at(url) as publisher:
+        async with relaying([url], trace, **options) as group:
+            await until_connected(group, [publisher])
+            yield group, publisher
+
+
+async def until_more(group: RelayGroup, publisher: PlainPublisher, before: int) -> None:
+    """Send passes until the group's first stream has received more than ``before``."""
+    end = time.monotonic() + LIMIT_SECONDS
+    while group.stats()[0].received == before:
+        assert time.monotonic() < end, "nothing more was received"
+        publisher.send_passes(1)
+        await asyncio.sleep(0.02)
+
+
+async def take_all(subscriber: PlaneSubscriber) -> list[bytes]:
+    """Close the subscriber and return what it had got."""
+    await subscriber.close()
+    return [one.payload async for one in subscriber]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,50 +12,24 @@ from relay_peers import (
     PlainPublisher,
     free_url,
     message,
+    one_stream,
     publishing_at,
     relaying,
+    subscribe,
+    take_all,
+    tracing,
     until,
     until_connected,
+    until_more,
 )
-from trace_files import PRODUCER, counter_ids, rows, trace_settings
+from trace_files import PRODUCER, counter_ids, rows
 
 from forwardpass.config.settings import CaptureMode
 from forwardpass.errors import ConfigError
 from forwardpass.plane import memory
-from forwardpass.plane.base import PlaneContext, PlaneSubscriber
-from forwardpass.relay.cadence import HOLD_SECONDS
 from forwardpass.relay.supervisor import RelayGroup, RelayTarget
 from forwardpass.relay.zmq_source import MAX_FRAME_BYTES, Batch, ZmqSource
-from forwardpass.trace.registry import TraceHandle, TraceRegistry
 from forwardpass.wire.frames import Frames
-from forwardpass.wire.keys import Endpoint
-
-ENDPOINT = Endpoint("ns", "part", "gen")
-_names = itertools.count()
-
-
-@contextmanager
-def tracing(folder: Path, mode: CaptureMode = CaptureMode.FULL) -> Iterator[TraceHandle]:
-    """Open a real trace below ``folder`` and close it."""
-    registry = TraceRegistry(trace_settings(folder, mode=mode))
-    handle = registry.acquire(PRODUCER, ENDPOINT)
-    assert handle is not None
-    try:
-        yield handle
-    finally:
-        handle.release(LIMIT_SECONDS)
-
-
-async def subscribe() -> tuple[str, PlaneSubscriber]:
-    """Return the URL of a fresh plane in this process and a subscriber to it."""
-    url = f"memory:relay-{next(_names)}"
-    return url, await memory.open_subscriber(url, ENDPOINT, PlaneContext())
-
-
-async def take_all(subscriber: PlaneSubscriber) -> list[bytes]:
-    """Close the subscriber and return what it had got."""
-    await subscriber.close()
-    return [one.payload async for one in subscriber]
 
 
 def test_every_pass_reaches_trace_and_plane(tmp_path: Path) -> None:
@@ -70,7 +41,7 @@ def test_every_pass_reaches_trace_and_plane(tmp_path: Path) -> None:
         urls = [free_url(), free_url()]
         plane_url, subscriber = await subscribe()
         with tracing(tmp_path) as trace, publishing_at(urls[0]) as one, publishing_at(urls[1]) as two:
-            async with relaying(urls, trace, plane_url=plane_url, endpoint=ENDPOINT) as group:
+            async with relaying(urls, trace, plane_url=plane_url) as group:
                 await until_connected(group, [one, two])
                 for _ in range(500):
                     one.send_passes(1, rank=0)
@@ -98,10 +69,8 @@ def test_rows_carry_the_endpoint_and_the_time_of_the_drain(tmp_path: Path) -> No
     """Rows say whose they are; the observed time is the drain's, late by a tick and the loop's delays."""
 
     async def run() -> None:
-        url = free_url()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace, endpoint=ENDPOINT) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path) as trace:
+            async with one_stream(trace) as (group, publisher):
                 sent_ms: dict[int, float] = {}
                 for _ in range(40):
                     sent_ms[publisher.seq] = time.time() * 1000
@@ -129,12 +98,10 @@ def test_garbage_is_forwarded_but_not_recorded(tmp_path: Path) -> None:
     """
 
     async def run() -> None:
-        url = free_url()
         plane_url, subscriber = await subscribe()
         garbage = [b"", b"not msgpack", b"\xc1", b"\x81\xa1a", message(7)[:-1], message(8) + b"!"]
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace, plane_url=plane_url, endpoint=ENDPOINT) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path) as trace:
+            async with one_stream(trace, plane_url=plane_url) as (group, publisher):
                 begun = publisher.seq
                 for payload in garbage:
                     publisher.send(payload)
@@ -154,11 +121,9 @@ def test_wrong_frames_are_skipped(tmp_path: Path) -> None:
     """RELAY-02: Messages with other frames go nowhere, are counted, and cost their neighbours nothing."""
 
     async def run() -> None:
-        url = free_url()
         plane_url, subscriber = await subscribe()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace, plane_url=plane_url, endpoint=ENDPOINT) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path) as trace:
+            async with one_stream(trace, plane_url=plane_url) as (group, publisher):
                 begun = publisher.seq
                 for frames in [(b"noise",), (b"a", b"b"), (b"", b"12345678", b"x", b"y"), (b"", b"1", b"x")]:
                     publisher.send_frames(*frames)
@@ -205,11 +170,7 @@ def test_engine_restarts_on_the_same_port(tmp_path: Path) -> None:
                     await until(lambda: group.stats()[0].received >= 20)
                 before = group.stats()[0].received
                 with publishing_at(url) as second:
-                    end = time.monotonic() + LIMIT_SECONDS
-                    while group.stats()[0].received == before:
-                        assert time.monotonic() < end
-                        second.send_passes(1)
-                        await asyncio.sleep(0.02)
+                    await until_more(group, second, before)
                     await group.stop(LIMIT_SECONDS)
                 stats = group.stats()[0]
         assert (stats.restarts, stats.reconnects) == (1, 1)
@@ -222,14 +183,11 @@ def test_lost_messages_are_counted(tmp_path: Path) -> None:
     """Numbers that the publisher skipped show up as a gap and as lost messages."""
 
     async def run() -> None:
-        url = free_url()
-        with publishing_at(url) as publisher:
-            async with relaying([url]) as group:
-                await until_connected(group, [publisher])
-                publisher.seq += 5
-                publisher.send_passes(1)
-                await group.stop(LIMIT_SECONDS)
-                stats = group.stats()[0]
+        async with one_stream() as (group, publisher):
+            publisher.seq += 5
+            publisher.send_passes(1)
+            await group.stop(LIMIT_SECONDS)
+            stats = group.stats()[0]
         assert (stats.gaps, stats.lost) == (1, 5)
 
     asyncio.run(run())
@@ -241,14 +199,10 @@ def test_a_hanging_plane_delays_nothing(tmp_path: Path) -> None:
     """
 
     async def run() -> None:
-        url = free_url()
         plane_url, subscriber = await subscribe()
         plane = memory.memory_plane(plane_url.removeprefix("memory:"))
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying(
-                [url], trace, plane_url=plane_url, endpoint=ENDPOINT, outbox_capacity=50
-            ) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path) as trace:
+            async with one_stream(trace, plane_url=plane_url, outbox_capacity=50) as (group, publisher):
                 plane.stall()
                 before = group.stats()[0].received
                 began = time.monotonic()
@@ -274,11 +228,9 @@ def test_a_failing_plane_loses_no_row(tmp_path: Path) -> None:
     """A plane that refuses everything costs its own messages, each counted; the trace is complete."""
 
     async def run() -> None:
-        url = free_url()
         plane_url, _subscriber = await subscribe()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace, plane_url=plane_url, endpoint=ENDPOINT) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path) as trace:
+            async with one_stream(trace, plane_url=plane_url) as (group, publisher):
                 memory.memory_plane(plane_url.removeprefix("memory:")).fail("down")
                 await asyncio.sleep(0.1)
                 publisher.send_passes(100)
@@ -354,11 +306,7 @@ def test_a_failed_receive_is_repaired(tmp_path: Path) -> None:
                 await until(lambda: group.stats()[1].received == two_before + 10)
                 await until(lambda: not sources[0].broken)
                 before = group.stats()[0].received
-                end = time.monotonic() + LIMIT_SECONDS
-                while group.stats()[0].received == before:
-                    assert time.monotonic() < end
-                    one.send_passes(1)
-                    await asyncio.sleep(0.02)
+                await until_more(group, one, before)
                 await group.stop(LIMIT_SECONDS)
                 assert [stats.receive_errors for stats in group.stats()] == [1, 0]
 
@@ -369,148 +317,12 @@ def test_oversize_frame_is_survived(tmp_path: Path) -> None:
     """After a frame above the limit, which libzmq answers by giving up, the stream goes on by itself."""
 
     async def run() -> None:
-        url = free_url()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path) as trace:
+            async with one_stream(trace) as (group, publisher):
                 before = group.stats()[0].received
                 publisher.send(b"x" * (MAX_FRAME_BYTES + 1))
-                end = time.monotonic() + LIMIT_SECONDS
-                while group.stats()[0].received == before:
-                    assert time.monotonic() < end
-                    publisher.send_passes(1)
-                    await asyncio.sleep(0.05)
+                await until_more(group, publisher, before)
                 assert group.stats()[0].receive_errors == 1
-
-    asyncio.run(run())
-
-
-def test_stop_drains_a_backlog(tmp_path: Path) -> None:
-    """RELAY-08: What was sent before the stop is recorded, even when nothing of it had been received yet."""
-
-    async def run() -> None:
-        url = free_url()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace) as group:
-                await until_connected(group, [publisher])
-                begun = publisher.seq
-                publisher.send_passes(30_000)  # the loop is busy with this: the relay has no turn
-                publisher.close(linger_ms=10_000)
-                await group.stop(LIMIT_SECONDS)
-            trace.release(LIMIT_SECONDS)
-            assert trace.counts().dropped == {}
-        assert counter_ids(tmp_path)[-30_000:] == list(range(begun, begun + 30_000))
-
-    asyncio.run(run())
-
-
-def test_a_backlog_does_not_overrun_the_trace(tmp_path: Path) -> None:
-    """A reader that stalled takes its backlog no faster than the trace writes: no row is dropped."""
-
-    async def run() -> None:
-        url = free_url()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace) as group:
-                await until_connected(group, [publisher])
-                before = group.stats()[0].received
-                publisher.send_passes(40_000)
-                await until(lambda: group.stats()[0].received == before + 40_000)
-                assert trace.counts().dropped == {}
-
-    asyncio.run(run())
-
-
-class StuckTrace:
-    """A trace whose queue is full and stays full."""
-
-    def __init__(self) -> None:
-        self.offered = 0
-
-    def offer_many(self, payloads: list[bytes], observed_unix_ms: int | None = None) -> int:
-        self.offered += len(payloads)
-        return len(payloads)
-
-    def room(self) -> int:
-        return 0
-
-
-def test_a_stuck_trace_holds_the_plane_back_for_a_second_at_most() -> None:
-    """RELAY-03: When the trace's queue is full and nothing moves, the plane gets its messages all the same:
-    once up to a second late, from then on at once, bursts or not.
-    """
-
-    async def run() -> None:
-        url = free_url()
-        plane_url, subscriber = await subscribe()
-        trace = StuckTrace()
-        sent: list[float] = []
-        late: list[float] = []
-
-        async def read() -> None:
-            async for one in subscriber:
-                if one.payload.endswith(b"timed"):
-                    late.append(time.monotonic() - sent[int(one.payload.split()[0])])
-
-        with publishing_at(url) as publisher:
-            async with relaying([url], trace, plane_url=plane_url, endpoint=ENDPOINT) as group:  # type: ignore[arg-type]
-                reader = asyncio.create_task(read())
-                began = time.monotonic()
-                await until_connected(group, [publisher])
-                assert time.monotonic() - began >= HOLD_SECONDS  # the one second is over
-                for number in range(60):
-                    if number % 20 == 0:
-                        publisher.send_passes(3000)
-                    sent.append(time.monotonic())
-                    publisher.send(b"%d timed" % number)
-                    await asyncio.sleep(0.05)
-                await until(lambda: len(late) == 60)
-                await subscriber.close()
-                await reader
-
-                assert max(late) < HOLD_SECONDS
-                assert sorted(late)[30] < HOLD_SECONDS / 10
-                assert trace.offered == group.stats()[0].received
-
-    asyncio.run(run())
-
-
-def test_stop_does_not_wait_for_a_live_engine(tmp_path: Path) -> None:
-    """An engine that goes on after the stop is left soon; nothing received is missing from the trace."""
-
-    async def run() -> None:
-        url = free_url()
-        with tracing(tmp_path) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace) as group:
-                await until_connected(group, [publisher])
-
-                async def engine() -> None:
-                    while True:
-                        publisher.send_passes(1)
-                        await asyncio.sleep(0.002)
-
-                running = asyncio.ensure_future(engine())
-                await asyncio.sleep(0.2)
-                began = time.monotonic()
-                await group.stop(LIMIT_SECONDS)
-                seconds = time.monotonic() - began
-                running.cancel()
-                received = group.stats()[0].received
-        assert 0.4 < seconds < 5.0
-        assert len(counter_ids(tmp_path)) == received
-
-    asyncio.run(run())
-
-
-def test_a_stop_without_time_ends_at_once() -> None:
-    """With a drain time of nothing the stop does not wait; a second stop is fine."""
-
-    async def run() -> None:
-        async with relaying([free_url()]) as group:
-            began = time.monotonic()
-            await group.stop(0.0)
-            await group.stop(30.0)
-
-            assert time.monotonic() - began < 2.0
 
     asyncio.run(run())
 
@@ -519,14 +331,11 @@ def test_without_a_trace() -> None:
     """Without a trace the plane gets everything and nothing is refused."""
 
     async def run() -> None:
-        url = free_url()
         plane_url, subscriber = await subscribe()
-        with publishing_at(url) as publisher:
-            async with relaying([url], None, plane_url=plane_url, endpoint=ENDPOINT) as group:
-                await until_connected(group, [publisher])
-                publisher.send_passes(10)
-                await group.stop(LIMIT_SECONDS)
-                stats = group.stats()[0]
+        async with one_stream(None, plane_url=plane_url) as (group, publisher):
+            publisher.send_passes(10)
+            await group.stop(LIMIT_SECONDS)
+            stats = group.stats()[0]
         assert stats.trace_refused == 0
         assert len(await take_all(subscriber)) == stats.received
 
@@ -537,10 +346,8 @@ def test_sampled_mode(tmp_path: Path) -> None:
     """In sampled mode a relay's burst becomes one row: the newest."""
 
     async def run() -> None:
-        url = free_url()
-        with tracing(tmp_path, CaptureMode.SAMPLED) as trace, publishing_at(url) as publisher:
-            async with relaying([url], trace) as group:
-                await until_connected(group, [publisher])
+        with tracing(tmp_path, CaptureMode.SAMPLED) as trace:
+            async with one_stream(trace) as (group, publisher):
                 publisher.send_passes(100)
                 await group.stop(LIMIT_SECONDS)
         assert counter_ids(tmp_path)[-1] == publisher.seq - 1
