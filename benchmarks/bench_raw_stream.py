@@ -15,23 +15,13 @@ import zmq
 
 from forwardpass.publish.zmq_pub import PubSocket
 from forwardpass.relay.zmq_source import ZmqSource
-from forwardpass.wire.codec import encode
 from forwardpass.wire.frames import join, split
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 from harness import Result, from_rounds, rounds_for, run_script
+from usual_payload import PAYLOAD
 
 MESSAGES = 3000
 ROUNDS = 15
 HWM = 10 * MESSAGES
-PAYLOAD = encode(
-    ForwardPassMetrics(
-        worker_id="7587890123456789012",
-        counter_id=123_456,
-        wall_time=0.0123,
-        scheduled_requests=ScheduledRequestMetrics(3, 4096, 123.5, 1000, 250, 1_234_567, 998.25),
-        queued_requests=QueuedRequestMetrics(12, 12_345, 33.5, 4, 5555, 12.25),
-    )
-)
 READER = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.SUB)

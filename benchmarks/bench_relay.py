@@ -24,21 +24,11 @@ import zmq
 import zmq.asyncio
 
 from forwardpass.relay.supervisor import RelayGroup, RelayTarget
-from forwardpass.wire.codec import encode
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 from harness import Result, compare, run_script
+from usual_payload import PAYLOAD
 
 HWM = 100_000
 LIMIT_SECONDS = 60.0
-PAYLOAD = encode(
-    ForwardPassMetrics(
-        worker_id="7587890123456789012",
-        counter_id=123_456,
-        wall_time=0.0123,
-        scheduled_requests=ScheduledRequestMetrics(3, 4096, 123.5, 1000, 250, 1_234_567, 998.25),
-        queued_requests=QueuedRequestMetrics(12, 12_345, 33.5, 4, 5555, 12.25),
-    )
-)
 PUBLISHER = """
 import sys, time, zmq
 count, per_second, payload = int(sys.argv[1]), float(sys.argv[2]), bytes.fromhex(sys.argv[3])
