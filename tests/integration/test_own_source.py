@@ -32,11 +32,15 @@ class Wire:
         port = free_port()
         self._socket.bind(f"tcp://127.0.0.1:{port}")
         self.source = OwnSource(f"tcp://127.0.0.1:{port}", worker_id="4192")
-        while not len(self._receive()):
+        deadline = time.monotonic() + 30
+        while not self._receive():
+            assert time.monotonic() < deadline, "the subscription did not arrive"
             self._send([OURS])
             time.sleep(0.02)
-        time.sleep(0.1)
-        self._receive()
+        self._send([GARBAGE])
+        while GARBAGE not in self._receive():  # then nothing is under way any more
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
     def _send(self, payloads: list[bytes]) -> None:
         for number, payload in enumerate(payloads):

@@ -29,7 +29,7 @@ def test_each_rank_binds_base_plus_rank_on_loopback_only() -> None:
     """WIRE-35, WIRE-36, D-9: rank 3 is at base + 3 of 127.0.0.1, and other addresses of the machine do not
     answer.
     """
-    base = free_port()
+    base = free_port(4)
     publisher = FpmPublisher(PublisherSettings(base_port=base), dp_rank=3)
     try:
         assert publisher.port == base + 3
