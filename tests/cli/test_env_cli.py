@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import pytest
 from click.testing import CliRunner, Result
 
-from forwardpass.cli.env import env
+from forwardpass.cli.env import _table, env
 from forwardpass.cli.main import Exit
+from forwardpass.config.settings import Sources
 from forwardpass.config.variables import TABLE
 
 CLEAN = dict.fromkeys((variable.name for variable in TABLE), None)
@@ -88,3 +90,21 @@ def test_only_what_is_set_can_be_asked_for() -> None:
     result = run("--set", "--json", environment={"FORWARDPASS_PLANE": "memory:x"})
 
     assert [row["name"] for row in json.loads(result.stdout)["variables"]] == ["FORWARDPASS_PLANE"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 300])
+def test_no_name_is_broken_on_a_narrow_terminal(width: int) -> None:
+    """On a terminal of any width a variable's name stays whole, and a wide one has its meaning beside it."""
+    lines = _table(Sources({}).all(), width=width)
+    names = {line.split()[0] for line in lines if not line.startswith(" ")}
+
+    assert names == {"variable", *(variable.name for variable in TABLE)}
+    assert (len(lines) == len(TABLE) + 1) is (width == 300)
+
+
+def test_nothing_set_is_said_in_words() -> None:
+    """``--set`` without any variable set is a sentence on stderr, not an empty table."""
+    result = run("--set")
+
+    assert result.stdout == ""
+    assert result.stderr == "no variable is set; every setting has its default\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -9,8 +12,8 @@ import click
 
 from forwardpass.cli.consequence import consequence, shown
 from forwardpass.cli.main import Exit
-from forwardpass.cli.output import say, write_json, write_table
-from forwardpass.cli.terminal import printable
+from forwardpass.cli.output import aligned, ending_quietly, say, write_json, write_lines
+from forwardpass.cli.terminal import printable, terminal_width
 from forwardpass.config.settings import Resolved, Sources
 from forwardpass.config.variables import FPM_TRACE
 from forwardpass.wire.keys import Endpoint
@@ -39,16 +42,27 @@ def env(as_json: bool, only_set: bool) -> int:
     elif not rows:
         say("no variable is set; every setting has its default")
     else:
-        write_table(
-            "",
-            ("variable", "value", "from", "meaning"),
-            [(row.variable.name, _cell(row), row.source, row.variable.meaning) for row in rows],
-            left=4,
-        )
+        with ending_quietly():
+            write_lines(_table(rows, width=terminal_width(sys.stdout)))
     trace_on = bool(sources.resolve(FPM_TRACE).value)
     for row in invalid:
         say(f"{row.error}; {consequence(row, trace_on)}")
     return Exit.USAGE if invalid else Exit.DONE
+
+
+def _table(rows: Sequence[Resolved], *, width: int | None) -> list[str]:
+    """Return the settings as lines; what does not fit beside them on a terminal stands below each."""
+    cells = [("variable", "value", "from"), *((row.variable.name, _cell(row), row.source) for row in rows)]
+    meanings = ["meaning", *(row.variable.meaning for row in rows)]
+    beside = aligned([(*row, meaning) for row, meaning in zip(cells, meanings, strict=True)], left=4)
+    if width is None or max(map(len, beside)) <= width:
+        return beside
+    first, *others = aligned(cells, left=3)
+    lines = [first]
+    for line, meaning in zip(others, meanings[1:], strict=True):
+        wrapped = textwrap.wrap(meaning, max(20, width), initial_indent="    ", subsequent_indent="    ")
+        lines += [line, *wrapped]
+    return lines
 
 
 def _cell(row: Resolved) -> str:

@@ -9,23 +9,18 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 __all__ = [
     "aligned",
-    "console",
     "ending_quietly",
     "say",
     "write_bytes",
     "write_json",
     "write_lines",
-    "write_table",
 ]
 
 
@@ -37,14 +32,6 @@ def ending_quietly() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
-
-
-def console() -> Console:
-    """Return a rich console on stdout (wide and plain when piped)."""
-    from rich.console import Console
-
-    piped = not sys.stdout.isatty()
-    return Console(file=sys.stdout, width=160 if piped else None, highlight=False, soft_wrap=piped)
 
 
 def say(message: str) -> None:
@@ -71,27 +58,14 @@ def write_lines(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines of a plain table: the first column to the left, the others to the right."""
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Return rows as lines of a plain table: the first ``left`` columns to the left, others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        first, *others = zip(row, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        cells = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return lines
-
-
-def write_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1
-) -> None:
-    """Write a table to stdout: the first ``left`` columns to the left, the others to the right."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    console().print(table)

@@ -7,11 +7,12 @@ direction marks in them are shown, not sent.
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TextIO
 
 from forwardpass.config.settings import process_environment
 
-__all__ = ["json_for_terminal", "printable", "redraws"]
+__all__ = ["json_for_terminal", "printable", "redraws", "terminal_width"]
 
 _HIDDEN_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """What JSON leaves as it is and a terminal may obey: DEL, the C1 controls, separators, direction marks."""
@@ -33,3 +34,8 @@ def json_for_terminal(document: str) -> str:
 def redraws(stream: TextIO) -> bool:
     """Say whether a line on ``stream`` can be drawn over: a terminal, and not one that calls itself dumb."""
     return stream.isatty() and process_environment().get("TERM", "dumb") != "dumb"
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Return the columns of the terminal that ``stream`` is, or ``None`` if it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None

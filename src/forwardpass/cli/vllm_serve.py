@@ -103,7 +103,7 @@ def _resolve(request: ServeRequest, sources: Sources) -> _Resolved:
         relay = RelaySettings.load(sources)
     except ConfigError as error:
         if sources.resolve(v.STRICT).value:
-            raise
+            raise _by_option(error, request) from error
         logger.warning(
             "%s; no forward passes are generated or recorded; serving goes on", _named(error, request)
         )
@@ -125,6 +125,13 @@ def _resolve(request: ServeRequest, sources: Sources) -> _Resolved:
         worker_id=draw_id(),
     )
     return _Resolved(trace, relay, asked)
+
+
+def _by_option(error: ConfigError, request: ServeRequest) -> ConfigError:
+    """Return the error with the option's name for the variable's, where an option gave the value."""
+    if error.variable not in request.flags:
+        return error
+    return ConfigError(request.option_names[error.variable], error.value, error.accepted)
 
 
 def _named(message: object, request: ServeRequest) -> str:
@@ -196,7 +203,7 @@ async def _serve_recorded(
             worker_id=worker_id,
             sources=sources,
         )
-        started = await _start(recording)
+        started = await _start(recording, request)
         if started:
             _say_start(plan, recording, resolved)
         status = await run_child(plan.command, plan.environment, signals)
@@ -207,12 +214,12 @@ async def _serve_recorded(
     return status
 
 
-async def _start(recording: Recording) -> bool:
+async def _start(recording: Recording, request: ServeRequest) -> bool:
     """Start it; what cannot be started must not keep the server from serving."""
     try:
         await recording.start()
     except (ForwardPassError, OSError) as error:
-        logger.warning("nothing is relayed or recorded: %s; serving goes on", error)
+        logger.warning("nothing is relayed or recorded: %s; serving goes on", _named(error, request))
         return False
     return True
 

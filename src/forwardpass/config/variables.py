@@ -137,7 +137,7 @@ DRAIN_SECONDS = Variable(
     "FORWARDPASS_DRAIN_SECONDS",
     parse.seconds,
     10.0,
-    "a number of seconds",
+    "a number of seconds, 0 or more",
     "Longest time a stop waits for queued records to be written.",
     Feature.TRACE,
 )

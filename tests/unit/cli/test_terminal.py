@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forwardpass.cli.terminal import json_for_terminal, printable
+from forwardpass.cli.terminal import json_for_terminal, printable, redraws
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,21 @@ def test_json_keeps_its_value(value: object) -> None:
 
     assert json.loads(safe) == json.loads(document)
     assert not any(0x7F <= ord(letter) < 0xA0 or letter == "\u202e" for letter in safe)
+
+
+@pytest.mark.parametrize(("term", "can"), [("xterm", True), ("dumb", False), (None, False)])
+def test_a_dumb_terminal_is_not_drawn_over(
+    term: str | None, can: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that calls itself dumb, or does not say what it is, gets whole lines; so does a file."""
+    if term is None:
+        monkeypatch.delenv("TERM", raising=False)
+    else:
+        monkeypatch.setenv("TERM", term)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert redraws(Terminal()) is can
+    assert not redraws(io.StringIO())
