@@ -116,26 +116,19 @@ def gzip_of(folder: Path, data: bytes) -> bytes:
     return segment(other, 0).read_bytes()
 
 
-def test_a_segment_that_cannot_be_created_costs_its_batch(tmp_path: Path) -> None:
-    """TRACE-44: a refused creation loses the batch, and the next flush tries the same index again."""
+@pytest.mark.parametrize(
+    ("call", "error", "fsync"),
+    [("create", errno.EACCES, Fsync.NEVER), ("sync", errno.EIO, Fsync.FLUSH)],
+)
+def test_a_refused_creation_or_sync_costs_its_batch(
+    tmp_path: Path, call: str, error: int, fsync: Fsync
+) -> None:
+    """TRACE-44, TRACE-45, D-26: The batch is lost and nothing else; the next flush uses the same index.
+    With ``fsync=flush`` a member that cannot be synced does not count as written.
+    """
     disk, counters = Disk(), Counters()
-    writer = make_writer(tmp_path, create=disk.file, counters=counters)
-    disk.refused["create"] = errno.EACCES
-    writer.append(line(1), 1)
-    writer.flush()
-    disk.refused.clear()
-    writer.append(line(2), 1)
-    writer.close()
-
-    assert text(segment(tmp_path, 0)) == line(2)
-    assert counters.lost == {DropReason.DISK_ERROR: 1}
-
-
-def test_a_failed_sync_costs_the_batch(tmp_path: Path) -> None:
-    """TRACE-45, D-26: with ``fsync=flush`` a member that cannot be synced does not count as written."""
-    disk, counters = Disk(), Counters()
-    writer = make_writer(tmp_path, create=disk.file, counters=counters, fsync=Fsync.FLUSH)
-    disk.refused["sync"] = errno.EIO
+    writer = make_writer(tmp_path, create=disk.file, counters=counters, fsync=fsync)
+    disk.refused[call] = error
     writer.append(line(1), 1)
     writer.flush()
     disk.refused.clear()
