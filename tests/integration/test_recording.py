@@ -203,7 +203,7 @@ def test_the_status_line_renews_itself(capsys: pytest.CaptureFixture[str]) -> No
     out, err = capsys.readouterr()
 
     assert out == ""
-    assert err.startswith("\r\x1b[K1 s  0 of 1 streams  0 messages (0/s)")
+    assert err.startswith("\r\x1b[K1 s  0 of 1 stream  0 messages (0/s)")
     assert err.endswith("\r\x1b[K")
     assert "\n" not in err
 
