@@ -23,6 +23,7 @@ ours = {k: v for k, v in os.environ.items() if k.startswith(("DYN_", "FORWARDPAS
 say(argv=sys.argv[1:], pid=os.getpid(), module=__spec__.name, environment=ours)
 if os.environ.get("SERVER_FAILS"):
     sys.exit(int(os.environ["SERVER_FAILS"]))
+os.environ["DYN_FPM_WORKER_ID"] = os.environ.get("SERVER_WORKER") or ours.get("DYN_FPM_WORKER_ID", "")
 publisher = None
 if any("ForwardPassScheduler" in argument for argument in sys.argv):
     publisher = open_publisher(PublisherSettings.load(Sources()), dp_rank=0)

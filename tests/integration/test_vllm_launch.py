@@ -236,6 +236,49 @@ def test_a_taken_port_is_not_recorded_as_ours(launch: Callable[..., Launch], tmp
     assert list(tmp_path.glob("fpm*")) == []
 
 
+def test_strict_does_not_start_a_server_whose_port_is_taken(launch: Callable[..., Launch]) -> None:
+    """``FORWARDPASS_STRICT``: the same error, and no server that would fail half a minute later (D-13)."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        running = launch("model", "--fpm-trace", "--fpm-port", port, FORWARDPASS_STRICT="1")
+        status = running.finish()
+
+    assert status not in (0, None)
+    assert f"port {port} (DYN_FORWARDPASS_METRIC_PORT)" in running.words
+    assert running.facts() == {}
+
+
+def test_only_the_worker_that_was_started_is_recorded(launch: Callable[..., Launch], tmp_path: Path) -> None:
+    """Messages of another worker at our port are left out, with a line that names it; serving goes on."""
+    running = launch(
+        "model", "--fpm-trace", "--fpm-port", free_port(), "--fpm-output", tmp_path / "fpm",
+        SERVER_WORKER="4711",
+    ).wait_for("up")  # fmt: skip
+
+    assert running.stop() == 0
+    assert list(tmp_path.glob("fpm*")) == []
+    assert "carries the stream of worker '4711', not ours" in running.words
+    assert "no forward pass arrived" in running.words
+
+
+def test_a_plane_that_there_is_not_costs_the_recording_only(
+    launch: Callable[..., Launch], tmp_path: Path
+) -> None:
+    """What cannot be relayed is said in one line; the server runs and its status is ours."""
+    running = launch(
+        "model", "--fpm-trace", "--fpm-port", free_port(), "--fpm-output", tmp_path / "fpm",
+        "--plane", "pigeon:x", SERVER_STATUS="6",
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while "pid" not in running.facts() and running.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+    assert running.stop() in (6, 128 + signal.SIGTERM)  # the latter before the server handles it
+    assert "nothing is relayed or recorded" in running.words
+    assert "serving goes on" in running.words
+    assert "Traceback" not in running.words
+
+
 def test_a_foreign_scheduler_is_kept_and_the_silence_explained(
     launch: Callable[..., Launch], tmp_path: Path
 ) -> None:
