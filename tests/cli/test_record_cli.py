@@ -159,6 +159,7 @@ def test_with_a_plane_a_missing_trace_is_no_reason_to_stop(tmp_path: Path) -> No
 
     assert code == Exit.DONE
     assert (result["capture_mode"], result["trace"], result["files"]) == (None, None, [])
+    assert result["endpoint"] == "dynamo.backend.generate"
     assert result["relays"][0]["plane"]["delivered"] == result["relays"][0]["received"] > 0
     assert "event plane memory:here" in err
 

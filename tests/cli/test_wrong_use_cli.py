@@ -45,6 +45,7 @@ def test_help_has_an_example_and_the_exit_codes(command: list[str]) -> None:
         (["trace", "clean", "--older-than", "1"], "--older-than='1': expected a number and s, m, h or d"),
         (["doctor", "--block", "70000:2"], "--block='70000:2': expected a base port and a number of ranks"),
         (["doctor", "--port", "65535", "--ranks", "5"], "--port=65535: expected a base port up to 65530"),
+        (["trace", "stats", ""], "PREFIX='': expected a prefix, a folder or a file"),
         (["doctor", "extra"], "Got unexpected extra argument (extra)"),
         (["mock", "--bogus"], "No such option '--bogus'"),
         (["bogus"], "No such command 'bogus'"),
@@ -100,3 +101,13 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert f"{tmp_path / 'file'} is not a folder" in done.stderr
     assert "Errno" not in done.stderr
+
+
+def test_an_error_does_not_drive_the_terminal() -> None:
+    """A path with control characters is shown without them, and a very long one is cut."""
+    escape = run("trace", "ls", "/tmp/a\x1b[31mb")
+    long = run("trace", "ls", "x" * 5000)
+
+    assert "/tmp/a?[31mb: no such file" in escape.stderr
+    assert (escape.returncode, long.returncode) == (3, 3)
+    assert len(long.stderr) < 2100

@@ -37,6 +37,9 @@ class Exit(IntEnum):
     """Interrupted."""
 
 
+_MAX_MESSAGE = 2000
+"""Characters of an error that are shown; file names in it may be a stranger's."""
+
 # name -> (where the click command is, its one line of help); importing all of them would take seconds
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("forwardpass.cli.demo:demo", "Record a simulated engine for a few seconds and sum it up."),
@@ -99,6 +102,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; errors of this package become one line and an exit code."""
+    from forwardpass.cli.terminal import printable
     from forwardpass.errors import ConfigError, ForwardPassError
 
     _open_missing_streams()
@@ -113,7 +117,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         sys.exit(Exit.INTERRUPTED)
     except ConfigError as error:
-        click.echo(f"forwardpass: {error}; nothing was started", err=True)
+        click.echo(f"forwardpass: {printable(str(error), _MAX_MESSAGE)}; nothing was started", err=True)
         sys.exit(Exit.USAGE)
     except (ForwardPassError, OSError) as error:
         code = _failed(error)
@@ -132,16 +136,20 @@ def _open_missing_streams() -> None:
 
 def _usage_line(error: click.ClickException) -> str:
     """Return what is wrong with a command line, and where it says what would be right."""
+    from forwardpass.cli.terminal import printable
+
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "forwardpass"
     message = " ".join(error.format_message().split()).rstrip(".")
-    return f"forwardpass: {message}; nothing was started (see {command} --help)"
+    return f"forwardpass: {printable(message, _MAX_MESSAGE)}; nothing was started (see {command} --help)"
 
 
 def _failed(error: Exception) -> Exit:
     """Say what an error was about. One that names no file is about our own output."""
+    from forwardpass.cli.terminal import printable
+
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
         click.echo(f"forwardpass: the output cannot be written: {error.strerror}", err=True)
         return Exit.PARTIAL
-    click.echo(f"forwardpass: {error}", err=True)
+    click.echo(f"forwardpass: {printable(str(error), _MAX_MESSAGE)}", err=True)
     return Exit.INPUT

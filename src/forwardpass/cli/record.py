@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from forwardpass.cli.live_status import LiveStatus
 from forwardpass.cli.logs import log_to_stderr
@@ -175,12 +177,12 @@ def _arrived(result: RecordingResult) -> bool:
 
 def _report(result: RecordingResult, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        write_json(result)
+        write_json({**msgspec.to_builtins(result), "endpoint": str(result.endpoint)})
     elif result.trace is not None and result.files:
         _report_files(result.files, result.trace)
         if not quiet:
             prefix = result.files[0].rpartition(".jsonl")[0].rpartition(".")[0]
-            say(f"look further: forwardpass trace stats {prefix}")
+            say(f"look further: forwardpass trace stats {shlex.quote(prefix)}")
     if not result.received:
         say("nothing arrived; `forwardpass doctor` finds out why")
         return

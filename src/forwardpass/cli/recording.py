@@ -20,6 +20,7 @@ from forwardpass.clock import Clock, SystemClock
 from forwardpass.config.settings import CaptureMode, RelaySettings, Sources
 from forwardpass.errors import ForwardPassError
 from forwardpass.plane.base import PlaneContext
+from forwardpass.plane.urls import find_plane
 from forwardpass.relay.own_source import OwnSource
 from forwardpass.relay.relay import FrameSource, PayloadHook, RelayStats
 from forwardpass.relay.supervisor import RelayGroup
@@ -106,6 +107,8 @@ class Recording:
         Raises :class:`ConfigError` and :class:`PlaneUnavailable` as
         :meth:`~forwardpass.relay.supervisor.RelayGroup.start` does; the trace is released then.
         """
+        if self._relay.plane_url is not None:
+            find_plane(self._relay.plane_url)  # before the trace says that it records
         announce(self._decision)
         if self._decision.settings is not None:
             registry = TraceRegistry(self._decision.settings, clock=self._clock)

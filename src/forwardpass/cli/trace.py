@@ -27,7 +27,7 @@ from forwardpass.cli.trace_list import count_rows, list_file, render_list
 from forwardpass.cli.trace_verify_view import render_health
 from forwardpass.config import variables
 from forwardpass.config.settings import Sources
-from forwardpass.errors import TracePathError
+from forwardpass.errors import ConfigError, TracePathError
 from forwardpass.trace.reader import TraceReader, find_segments
 from forwardpass.trace.record import TraceRecord
 from forwardpass.trace.report import TraceReport
@@ -182,6 +182,8 @@ trace.add_command(clean)
 
 def _find(paths: tuple[str, ...]) -> list[Path]:
     """Return the files of a trace, the configured one if none is named."""
+    if "" in paths:  # a shell variable that is not set, surely not the folder this runs in
+        raise ConfigError("PREFIX", "", "a prefix, a folder or a file")
     if paths:
         return find_segments(paths)
     prefix = Sources().value(variables.OUTPUT_PATH)
