@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from trace_files import LIMIT_SECONDS, counter_ids, payload, rows, segment, segments, text, trace_settings
 
-from forwardpass.config.settings import CaptureMode
+from forwardpass.config.settings import CaptureMode, Fsync
 from forwardpass.trace.registry import TraceHandle, TraceRegistry
 from forwardpass.wire.keys import Endpoint
 
@@ -207,3 +208,33 @@ def test_closing_the_registry_closes_every_trace(tmp_path: Path) -> None:
     assert not any(handle.offer(payload(2)) for handle in handles)
     for handle in handles:
         handle.release()
+
+
+def test_a_trace_that_is_being_closed_is_not_revived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRACE-51: while the registry closes on a slow disk, a lease given back beside others does not make
+    the closing trace look open: whoever comes next gets one that accepts.
+    """
+    registry = TraceRegistry(trace_settings(tmp_path, fsync=Fsync.FLUSH))
+    first, second = lease(registry), lease(registry)
+    real_sync, reached, proceed = os.fsync, threading.Event(), threading.Event()
+
+    def slow_sync(descriptor: int) -> None:
+        reached.set()
+        proceed.wait(LIMIT_SECONDS)
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    first.offer(payload(1))
+    closing = threading.Thread(target=registry.close)
+    closing.start()
+    assert reached.wait(LIMIT_SECONDS)
+    first.release(0.0)
+    monkeypatch.setattr(os, "fsync", real_sync)
+    third = lease(registry)
+
+    assert third.offer(payload(2))
+    proceed.set()
+    closing.join(LIMIT_SECONDS)
+    second.release()
+    third.release()
+    assert counter_ids(tmp_path) == [1, 2]

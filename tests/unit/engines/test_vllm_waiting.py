@@ -82,6 +82,8 @@ def test_an_unchanged_queue_is_not_counted_again() -> None:
 
     waiting[0].length = 12  # a session that was continued in place
     assert count.read() == QueuedRequestMetrics(2, 32, 16.0, 0, 0, 0.0)
+    waiting[0].length, waiting[1].length = 2, 30  # the same sum
+    assert count.read() == QueuedRequestMetrics(2, 32, 196.0, 0, 0, 0.0)
 
 
 def test_a_status_that_changes_in_place_is_seen() -> None:
