@@ -19,7 +19,7 @@ __all__ = ["FLAGS", "SHORT_FORMS", "VALUES", "ServeArguments", "config_arguments
 
 VALUES = frozenset(
     {
-        "--api-server-count", "--config", "--convert", "--data-parallel-backend", "--data-parallel-rank",
+        "--api-server-count", "--config", "--convert", "--data-parallel-rank",
         "--data-parallel-size", "--data-parallel-size-local", "--data-parallel-start-rank",
         "--ec-transfer-config", "--kv-transfer-config", "--model", "--nnodes", "--node-rank",
         "--pipeline-parallel-size", "--prefill-context-parallel-size", "--runner", "--scheduler-cls",
@@ -30,7 +30,7 @@ VALUES = frozenset(
 
 FLAGS = frozenset(
     {
-        "--data-parallel-external-lb", "--data-parallel-hybrid-lb", "--data-parallel-multi-port-external-lb",
+        "--data-parallel-external-lb", "--data-parallel-multi-port-external-lb",
         "--grpc", "--headless", "--mm-encoder-only",
     }
 )  # fmt: skip
@@ -39,9 +39,7 @@ FLAGS = frozenset(
 SHORT_FORMS = {
     "-asc": "--api-server-count",
     "-dp": "--data-parallel-size",
-    "-dpb": "--data-parallel-backend",
     "-dpe": "--data-parallel-external-lb",
-    "-dph": "--data-parallel-hybrid-lb",
     "-dpl": "--data-parallel-size-local",
     "-dpm": "--data-parallel-multi-port-external-lb",
     "-dpn": "--data-parallel-rank",
