@@ -92,9 +92,7 @@ def read_arguments(arguments: Sequence[str], config: Mapping[str, object] | None
     what vLLM will refuse itself is left to vLLM.
     """
     leading = bool(arguments) and not arguments[0].startswith("-")
-    given: dict[str, str] = {}
-    for name, value in _options([*config_arguments(config or {}), *arguments[leading:]]):
-        given[name] = value
+    given = dict(_options([*config_arguments(config or {}), *arguments[leading:]]))  # the last one counts
     number = _Numbers(given)
     return ServeArguments(
         model=arguments[0] if leading else given.get("--model"),
