@@ -22,7 +22,7 @@ from relay_peers import (
     until_connected,
     until_more,
 )
-from trace_files import PRODUCER, counter_ids, rows
+from trace_files import PRODUCER, counter_ids, rows, segments
 
 from forwardpass.config.settings import CaptureMode
 from forwardpass.errors import ConfigError
@@ -352,6 +352,27 @@ def test_sampled_mode(tmp_path: Path) -> None:
                 await group.stop(LIMIT_SECONDS)
         assert counter_ids(tmp_path)[-1] == publisher.seq - 1
         assert len(counter_ids(tmp_path)) < 10
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("mode", "times"), [(CaptureMode.FULL, 2), (CaptureMode.SAMPLED, 1)])
+def test_two_relays_of_one_stream_share_its_trace(tmp_path: Path, mode: CaptureMode, times: int) -> None:
+    """TRACE-50: The relays of one producer fill one set of segments. What arrives twice is two payloads in
+    full mode, and in sampled mode one, for its counter is the same.
+    """
+
+    async def run() -> None:
+        url = free_url()
+        with tracing(tmp_path, mode) as trace, publishing_at(url) as publisher:
+            async with relaying([url], trace) as one, relaying([url], trace) as two:
+                await until_connected(one, [publisher])
+                await until_connected(two, [publisher])
+                publisher.send_passes(100)
+                await one.stop(LIMIT_SECONDS)
+                await two.stop(LIMIT_SECONDS)
+        assert counter_ids(tmp_path).count(publisher.seq - 1) == times
+        assert len(segments(tmp_path)) == 1
 
     asyncio.run(run())
 

@@ -26,6 +26,7 @@ from trace_files import (
     wait_until,
 )
 
+from forwardpass.clock import SystemClock
 from forwardpass.config.settings import CaptureMode
 from forwardpass.errors import TracePathError
 from forwardpass.pump import StopReport
@@ -149,6 +150,39 @@ def test_sampled_mode_on_a_real_clock(tmp_path: Path) -> None:
     assert 3 <= len(found) <= intervals + 1
     assert {row["event"]["capture_mode"] for row in rows(tmp_path)} == {"sampled"}
     assert (counts.written, counts.sampled_out) == (len(found), 100 - len(found))
+
+
+class JumpyClock(SystemClock):
+    """A wall clock that is set back and forth by days between any two looks."""
+
+    def __init__(self) -> None:
+        self.shown: list[int] = []
+
+    def unix_ms(self) -> int:  # type: ignore[override]
+        """Return a time that has nothing to do with the last one."""
+        self.shown.append(1_800_000_000_000 + (-1) ** len(self.shown) * 86_400_000 * len(self.shown))
+        return self.shown[-1]
+
+
+@pytest.mark.parametrize("mode", list(CaptureMode))
+def test_a_wall_clock_that_jumps_moves_nothing_but_its_own_field(tmp_path: Path, mode: CaptureMode) -> None:
+    """TRACE-11, TRACE-12: intervals, order and ``timestamp`` follow the monotonic clock; the observed time is
+    what the wall clock said.
+    """
+    clock = JumpyClock()
+    with recording(tmp_path, mode=mode, clock=clock, sample_interval_seconds=0.05) as sink:
+        for counter in range(60):
+            sink.offer(SOURCE, payload(counter))
+            time.sleep(0.005)
+
+    found = rows(tmp_path)
+    counters = [row["event"]["fpm"]["counter_id"] for row in found]
+    stamps = [row["timestamp"] for row in found]
+    assert counters == sorted(set(counters))
+    assert stamps == sorted(stamps)
+    assert stamps[-1] < 60_000
+    assert [row["event"]["observed_at_unix_ms"] for row in found] == [clock.shown[one] for one in counters]
+    assert 3 <= len(found) <= (60 if mode is CaptureMode.FULL else 15)
 
 
 def test_many_threads_may_offer(tmp_path: Path) -> None:
