@@ -46,8 +46,8 @@ def test_a_backlog_does_not_overrun_the_trace(tmp_path: Path) -> None:
         with tracing(tmp_path) as trace:
             async with one_stream(trace) as (group, publisher):
                 before = group.stats()[0].received
-                publisher.send_passes(20_000)
-                await until(lambda: group.stats()[0].received == before + 20_000)
+                publisher.send_passes(40_000)
+                await until(lambda: group.stats()[0].received == before + 40_000)
                 assert trace.counts().dropped == {}
 
     asyncio.run(run())
@@ -101,7 +101,7 @@ def test_a_stuck_trace_holds_the_plane_back_for_a_second_at_most() -> None:
                 await reader
 
                 assert max(late) < HOLD_SECONDS
-                assert sorted(late)[30] < HOLD_SECONDS / 10
+                assert sorted(late)[30] < HOLD_SECONDS / 4
                 assert trace.offered == group.stats()[0].received
 
     asyncio.run(run())
