@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,16 @@ def test_an_error_does_not_drive_the_terminal() -> None:
     assert "/tmp/a?[31mb: no such file" in escape.stderr
     assert (escape.returncode, long.returncode) == (3, 3)
     assert len(long.stderr) < 2100
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_worker_id_can_be_written_in_any_locale(encoding: str) -> None:
+    """JSON is UTF-8 whatever the locale, and a table in a poor locale has escapes instead of a traceback."""
+    environment = {"PYTHONIOENCODING": encoding, "DYN_FPM_WORKER_ID": "\u65e5\u672c", "LC_ALL": "C.UTF-8"}
+    document = run("env", "--json", "--set", env=environment, text=False)
+    table = run("env", "--set", env=environment, text=False)
+
+    assert json.loads(document.stdout)["variables"][0]["value"] == "\u65e5\u672c"
+    assert table.returncode == 0
+    shown = b"\\u65e5\\u672c" if encoding == "latin-1" else "\u65e5\u672c".encode()
+    assert shown in table.stdout

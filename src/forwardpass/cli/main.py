@@ -6,8 +6,10 @@ own.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
+import io
 import os
 import sys
 from enum import IntEnum
@@ -39,6 +41,9 @@ class Exit(IntEnum):
 
 _MAX_MESSAGE = 2000
 """Characters of an error that are shown; file names in it may be a stranger's."""
+
+_HELP_INSTEAD: tuple[type, ...] = tuple(filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)]))
+"""Raised by click 8.2 and newer for a group without a command; older ones print the help themselves."""
 
 # name -> (where the click command is, its one line of help); importing all of them would take seconds
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -102,22 +107,22 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; errors of this package become one line and an exit code."""
-    from forwardpass.cli.terminal import printable
     from forwardpass.errors import ConfigError, ForwardPassError
 
     _open_missing_streams()
+    _encode_any_text()
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(Exit.USAGE)
     except click.ClickException as error:
-        click.echo(_usage_line(error), err=True)
+        if isinstance(error, _HELP_INSTEAD):
+            error.show()
+        else:
+            _say(_usage_line(error))
         sys.exit(Exit.USAGE)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(Exit.INTERRUPTED)
     except ConfigError as error:
-        click.echo(f"forwardpass: {printable(str(error), _MAX_MESSAGE)}; nothing was started", err=True)
+        _say(f"{error}; nothing was started")
         sys.exit(Exit.USAGE)
     except (ForwardPassError, OSError) as error:
         code = _failed(error)
@@ -134,22 +139,32 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
-def _usage_line(error: click.ClickException) -> str:
-    """Return what is wrong with a command line, and where it says what would be right."""
+def _encode_any_text() -> None:
+    """Let any text be written in any locale: UTF-8 where the locale says ASCII, else with escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            ascii_only = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if ascii_only else None, errors="backslashreplace")
+
+
+def _say(text: str) -> None:
     from forwardpass.cli.terminal import printable
 
+    click.echo(f"forwardpass: {printable(text, _MAX_MESSAGE)}", err=True)
+
+
+def _usage_line(error: click.ClickException) -> str:
+    """Return what is wrong with a command line, and where it says what would be right."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "forwardpass"
     message = " ".join(error.format_message().split()).rstrip(".")
-    return f"forwardpass: {printable(message, _MAX_MESSAGE)}; nothing was started (see {command} --help)"
+    return f"{message}; nothing was started (see {command} --help)"
 
 
 def _failed(error: Exception) -> Exit:
     """Say what an error was about. One that names no file is about our own output."""
-    from forwardpass.cli.terminal import printable
-
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
-        click.echo(f"forwardpass: the output cannot be written: {error.strerror}", err=True)
+        _say(f"the output cannot be written: {error.strerror}")
         return Exit.PARTIAL
-    click.echo(f"forwardpass: {printable(str(error), _MAX_MESSAGE)}", err=True)
+    _say(str(error))
     return Exit.INPUT

@@ -41,8 +41,7 @@ def say(message: str) -> None:
 
 def write_json(value: Any) -> None:
     """Write one JSON document to stdout, indented for people, keys in their own order."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-    sys.stdout.flush()
+    write_bytes([msgspec.json.format(msgspec.json.encode(value), indent=2)])
 
 
 def write_bytes(lines: Iterable[bytes]) -> None:

@@ -13,7 +13,7 @@ from forwardpass.cli.live_status import SilenceWatch
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.main import Exit
 from forwardpass.cli.numbers import Number, WholeNumber
-from forwardpass.cli.output import say
+from forwardpass.cli.output import say, write_bytes
 from forwardpass.cli.stream_options import choose_targets
 from forwardpass.cli.summary_view import counted
 from forwardpass.cli.tail_view import HEADER, decode_message, json_line, table_line
@@ -155,6 +155,6 @@ async def _follow(
 
 
 def _write(lines: list[str]) -> None:
+    """Write lines at once, in UTF-8: they are JSON, or a table of such text."""
     if lines:
-        sys.stdout.write("\n".join(lines) + "\n")
-        sys.stdout.flush()
+        write_bytes(line.encode(errors="backslashreplace") for line in lines)
