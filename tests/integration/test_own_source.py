@@ -46,6 +46,10 @@ class Wire:
         for number, payload in enumerate(payloads):
             self._socket.send_multipart([b"", number.to_bytes(8, "big"), payload])
 
+    def send_frames(self, *frames: bytes) -> None:
+        """Send any frames as one message."""
+        self._socket.send_multipart(frames)
+
     def _receive(self) -> list[bytes]:
         return list(self.source.receive_many(100).payloads)
 
@@ -91,6 +95,17 @@ def test_what_cannot_be_read_is_not_called_foreign(wire: Wire) -> None:
     """Malformed payloads reach the trace, which counts them as what they are."""
     assert wire.pass_through([GARBAGE, OURS]) == [(0, GARBAGE), (1, OURS)]
     assert wire.source.foreign == 0
+
+
+def test_wrong_frames_among_foreign_messages_are_still_counted(wire: Wire) -> None:
+    """What has not the frames of the stream is nobody's, and is reported as without strangers around."""
+    wire.send_frames(b"one frame")
+    wire.send_frames(b"", bytes(8), OTHER)
+    time.sleep(0.3)  # so that they come in one batch
+    batch = wire.source.receive_many(100)
+
+    assert [error.count for error in batch.bad] == [1]
+    assert (batch.payloads, wire.source.foreign) == ([], 1)
 
 
 def test_a_message_of_ours_in_another_encoding_is_ours(wire: Wire) -> None:
