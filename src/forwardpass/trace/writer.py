@@ -32,7 +32,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | o
 
 
 class SegmentFile:
-    """One open segment. Every method but ``close`` raises ``OSError``."""
+    """One open segment. Every method but ``deleted`` and ``close`` raises ``OSError``."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -46,8 +46,14 @@ class SegmentFile:
         return os.fstat(self._descriptor).st_size
 
     def deleted(self) -> bool:
-        """Say whether no folder lists the file any more: nobody would ever find what is written to it."""
-        return os.fstat(self._descriptor).st_nlink == 0
+        """Say whether no folder lists the file any more: nobody would ever find what is written to it.
+
+        True as well where it cannot be asked (``ESTALE``: deleted on the server of a network file system).
+        """
+        try:
+            return os.fstat(self._descriptor).st_nlink == 0
+        except OSError:
+            return True
 
     def append(self, data: bytes) -> None:
         """Write all of ``data`` at the end. After an error some of it may be there."""
@@ -205,7 +211,10 @@ class SegmentWriter:
         self._counters.lose(DropReason.DISK_ERROR, rows)
         self._failed_rows += rows
         self.counts.last_error = str(error)
-        self._log.warning("write", f"trace {self._where()} cannot be written, {rows} rows are lost: {error}")
+        self._log.warning(
+            "write",
+            f"trace {self._where()} cannot be written: {error.strerror or error}; rows lost: {rows:,}",
+        )
 
     # --- one segment -----------------------------------------------------------------------------
 
