@@ -96,6 +96,14 @@ def test_a_resumed_request_is_a_prefill_until_it_is_where_it_was(source: Source)
     assert source.memory.recomputing == {}
 
 
+def test_a_resumed_request_whose_kv_was_kept_elsewhere_decodes_at_once(source: Source) -> None:
+    """ENG-06: Nothing is computed again where another store had everything; so nothing is prefill (D-2)."""
+    source(output(new=[(prompt("a", 50), 50)]))
+
+    assert source(output(Row("a", 80, 30), resumed={"a"})) == decodes(1, 80)
+    assert source.memory.recomputing == {}
+
+
 def test_runner_v2_lists_a_resumed_request_as_new(source: Source) -> None:
     """ENG-06: Its record then brings all known tokens; the messages are those of runner V1 (D-2)."""
     source(output(new=[(prompt("a", 50, prefill_token_ids=[0] * 50), 50)]))
