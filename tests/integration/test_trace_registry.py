@@ -174,6 +174,8 @@ def test_a_failed_start_is_final(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         registry.close()
         assert registry.acquire("77", BACKEND) is None
         assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "DYN_FPM_OUTPUT_PATH or its option wants a prefix in a folder" in caplog.text
+        assert "is off; serving goes on" in caplog.text
         other = registry.acquire("78", BACKEND)
 
     assert other is not None

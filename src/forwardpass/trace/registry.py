@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from forwardpass.clock import Clock, SystemClock
 from forwardpass.config.settings import CaptureMode, TraceSettings
-from forwardpass.errors import TraceError
+from forwardpass.config.variables import OUTPUT_PATH
+from forwardpass.errors import TraceError, TracePathError
 from forwardpass.trace.record import TraceSource
 from forwardpass.trace.sink import TraceCounts, TraceSink
 from forwardpass.wire.keys import Endpoint
@@ -111,7 +112,9 @@ class TraceRegistry:
         try:
             sink.start()
         except (TraceError, OSError, RuntimeError) as error:
-            logger.warning("the trace of producer %s is off; serving goes on: %s", producer_id, error)
+            logger.warning(
+                "%s; the trace of producer %s is off; serving goes on", _reason(error), producer_id
+            )
             return None
         _open_sinks.add(sink)
         sampled = settings.mode is CaptureMode.SAMPLED
@@ -206,3 +209,10 @@ class TraceHandle:
         Idempotent. ``timeout`` is the settings' drain time by default.
         """
         self._registry._release(self, timeout)
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong; for a path also which setting names it, and what that accepts."""
+    if not isinstance(error, TracePathError):
+        return str(error)
+    return f"{error}; {OUTPUT_PATH.name} or its option wants a prefix in a folder that this user may write"
