@@ -161,6 +161,28 @@ def test_offers_that_race_with_stop_are_delivered_lost_or_refused() -> None:
         assert counts.delivered + counts.dropped_total == counts.offered
 
 
+def test_a_stop_leaves_the_task_time_to_close() -> None:
+    """TRACE-53: However much is queued, draining ends early enough for what a close has to write."""
+    counters = Counters()
+    sink = Sink(counters)
+    left: list[float] = []
+
+    def take(items: list[int]) -> None:
+        time.sleep(0.02)
+        counters.delivered += len(items)
+
+    sink.take = take  # type: ignore[method-assign]
+    sink.close = lambda deadline: left.append(deadline - time.monotonic())  # type: ignore[method-assign]
+    pump: Pump[int] = Pump(sink, name="long", capacity=100_000, counters=counters)
+    pump.start()
+    pump.offer_many(range(100_000))  # 391 batches, 8 s
+    report = pump.stop(2.0)
+
+    assert report.finished
+    assert 0.0 < left[0] <= 0.2
+    assert counters.snapshot().dropped == {"deadline": report.undelivered}
+
+
 def test_a_stuck_task_cannot_hold_up_a_stop() -> None:
     """When take() hangs, stop returns within its time, says so, and a later stop sees the end."""
     counters = Counters()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -87,13 +88,15 @@ def test_without_a_trace(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_start_that_fails_closes_the_trace(tmp_path: Path) -> None:
-    """A plane that is not known ends the start with its error and leaves no trace open."""
+@pytest.mark.parametrize(("url", "plane_url"), [(None, "carrier-pigeon:coop"), ("tcp://*:1", None)])
+def test_a_start_that_fails_closes_the_trace(tmp_path: Path, url: str | None, plane_url: str | None) -> None:
+    """A plane or stream that can never work ends the start with its error and leaves no trace open."""
 
     async def run() -> None:
-        recording = make(free_url(), tmp_path, plane_url="carrier-pigeon:coop")
+        recording = make(url or free_url(), tmp_path, plane_url=plane_url)
         with pytest.raises(ConfigError):
             await recording.start()
+        await until(lambda: "fpm-trace-12" not in [thread.name for thread in threading.enumerate()])
         result = await recording.finish()
         assert result.relays == ()
         again = make(free_url(), tmp_path)
