@@ -37,6 +37,7 @@ def test_help_has_an_example_and_the_exit_codes(command: list[str]) -> None:
     [
         (["demo", "--ranks", "x"], "--ranks='x': expected a whole number from 1 to 16"),
         (["demo", "--seconds", "nan"], "--seconds='nan': expected a number from 0.5 to 3600"),
+        (["demo", "--output", ""], "--output='': expected a folder"),
         (["mock", "--seed", "1.5"], "--seed='1.5': expected a whole number"),
         (["record", "--seconds", "inf"], "--seconds='inf': expected a number above 0"),
         (["record", "--plane", "nosuch:x"], "--plane='nosuch:x': expected a plane URL (memory:…)"),

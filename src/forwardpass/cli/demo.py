@@ -29,6 +29,7 @@ from forwardpass.config.settings import (
     TraceSettings,
     process_environment,
 )
+from forwardpass.errors import ConfigError
 from forwardpass.relay.targets import local_targets
 from forwardpass.trace.policy import TraceDecision
 from forwardpass.trace.reader import TraceReader
@@ -63,6 +64,8 @@ def demo(seconds: float, ranks: int, output: str | None, seed: int) -> int:
       forwardpass demo --seconds 60 --ranks 4 --output demo-output
     """
     log_to_stderr(logging.WARNING)
+    if output == "":
+        raise ConfigError("--output", output, "a folder, or no --output for a new one")
     folder = Path(output if output is not None else tempfile.mkdtemp(prefix="forwardpass-demo-"))
     settings = TraceSettings(output_prefix=str(folder / "demo"), mode=CaptureMode.FULL)
     return asyncio.run(_run(seconds, ranks, seed, settings))

@@ -9,7 +9,7 @@ from msgspec import Struct
 from forwardpass.cli.doctor_checks import Check, HeardStream, Status
 from forwardpass.cli.summary_view import counted
 from forwardpass.cli.terminal import printable
-from forwardpass.config.variables import FPM_TRACE, METRIC_PORT
+from forwardpass.config.variables import BIND_HOST, FPM_TRACE, METRIC_PORT
 from forwardpass.wire.ports import PortBlock, rank_port
 
 __all__ = ["World", "blocks_of", "check_arrival", "check_streams", "listeners_of"]
@@ -149,6 +149,14 @@ def check_arrival(world: World) -> Check:
             Status.FAIL,
             "nothing arrives because whatever holds the port sends no forward passes",
             "see the rank, above",
+        )
+    if not world.local:
+        return Check(
+            "arrival",
+            Status.FAIL,
+            "nothing arrives: no engine publishes there, or its streams are bound to its loopback only (the "
+            "default), or the network does not let them through",
+            f"run `forwardpass doctor` on that host, and set {BIND_HOST.name} for the engine there",
         )
     if not world.generates:
         return Check(

@@ -14,6 +14,7 @@ from forwardpass.cli.output import say
 from forwardpass.cli.recording import Recording
 from forwardpass.cli.summary_view import counted
 from forwardpass.cli.terminal import redraws
+from forwardpass.config.variables import BIND_HOST
 from forwardpass.relay.relay import RelayStats
 from forwardpass.trace.sink import TraceCounts
 
@@ -24,6 +25,7 @@ SILENT_LATER_SECONDS = 10.0
 """An idle publisher speaks once a second, so a stream this quiet is worth a word."""
 LINE_SECONDS = 10.0
 _CLEAR = "\r\x1b[K"
+_LOCAL = re.compile(r"tcp://(127\.|localhost|\[::1\])|ipc:")
 _PORT = re.compile(r":(\d+)\Z")
 
 
@@ -59,12 +61,17 @@ def _silence(stream: RelayStats, seconds: float) -> str:
     url = stream.url
     if stream.received:
         what = "it is connected but says nothing" if stream.connected else "its publisher is gone"
-        return f"nothing from {url} for {seconds:.0f} s: {what}; recording goes on when it comes back"
+        return f"nothing from {url} for {seconds:.0f} s: {what}; it is read again as soon as it comes back"
     if stream.bad_frames:
         return f"{url} sends messages, but they are no forward passes ({stream.bad_frames} skipped)"
     if stream.connected:
         return (
             f"nothing from {url} yet: connected, but the publisher says nothing; is it paused, or no engine?"
+        )
+    if not _LOCAL.match(url):
+        return (
+            f"nothing from {url} yet; is the engine up, and its stream bound to more than its own loopback "
+            f"({BIND_HOST.name})? `forwardpass doctor` on that host finds out"
         )
     port = _PORT.search(url)
     how = f"--fpm-trace or DYN_FORWARDPASS_METRIC_PORT={port[1]}" if port else "forward pass metrics on"

@@ -232,6 +232,8 @@ def test_another_host_is_only_listened_to() -> None:
         "nothing listens",
         "nothing heard within 1.5 s",
     ]
+    assert "FORWARDPASS_BIND_HOST" in check_arrival(there).next_step
+    assert "FORWARDPASS_BIND_HOST" not in check_arrival(here).next_step
 
 
 def test_the_synchroniser_port_is_looked_at_with_several_ranks_only() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from forwardpass.cli.live_status import SilenceWatch, status_text
 from forwardpass.counters import StageCounts
@@ -96,6 +97,23 @@ def test_ipc_advice_has_no_port() -> None:
     line = SilenceWatch().note(3.0, [stream(url="ipc:///tmp/x.0")])[0]
 
     assert "METRIC_PORT" not in line
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("tcp://127.0.0.1:20380", True),
+        ("tcp://localhost:20380", True),
+        ("tcp://[::1]:20380", True),
+        ("tcp://10.0.0.7:20380", False),
+        ("tcp://gpu-7:20380", False),
+    ],
+)
+def test_a_silent_host_elsewhere_may_be_bound_to_its_loopback(url: str, local: bool) -> None:
+    """The likeliest reason that another host says nothing is the default bind host, so that is named."""
+    line = SilenceWatch().note(3.0, [stream(url=url)])[0]
+
+    assert ("FORWARDPASS_BIND_HOST" in line) is not local
 
 
 def test_status_line() -> None:
