@@ -206,11 +206,12 @@ async def _serve_recorded(
         started = await _start(recording, request)
         if started:
             _say_start(plan, recording, resolved)
-        status = await run_child(plan.command, plan.environment, signals)
-        if started:
-            result = await recording.finish()
-            if not request.quiet:
-                say(_closing_words(plan, result))
+        try:
+            status = await run_child(plan.command, plan.environment, signals)
+        finally:  # also when the child could not be started: the trace is closed here, not at exit
+            result = await recording.finish() if started else None
+        if result is not None and not request.quiet:
+            say(_closing_words(plan, result))
     return status
 
 
