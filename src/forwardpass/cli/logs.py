@@ -22,16 +22,17 @@ class _ToStderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; the level stands before the message from WARNING on."""
-        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        text = f"{_PACKAGE}: {level}{_one_line(record)}\n{_traceback(record)}"
         stream = sys.stderr
         if stream is None or stream.closed:
             return
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         try:
-            stream.write(text)
+            stream.write(f"{_PACKAGE}: {level}{_one_line(record)}\n{_traceback(record)}")
             stream.flush()
         except OSError:  # the terminal is gone; there is nobody to tell
             return
+        except Exception:  # noqa: BLE001  boundary: a log line must not stop what it tells of
+            self.handleError(record)
 
 
 def _one_line(record: logging.LogRecord) -> str:

@@ -67,3 +67,14 @@ def test_a_missing_stderr_is_no_error(
     logger.warning("to nobody")
 
     assert capsys.readouterr().out == ""
+
+
+def test_a_line_that_cannot_be_made_stops_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call with the wrong arguments is reported by logging itself; the caller goes on."""
+    monkeypatch.setattr(logging.getLogger("forwardpass"), "propagate", False)  # pytest's own handler raises
+    log_to_stderr()
+    logger.warning("%d messages", "many")
+
+    assert "Logging error" in capsys.readouterr().err
