@@ -245,13 +245,16 @@ def test_verify_of_damage(damaged: Path) -> None:
 
 
 def test_verify_counts_unverified_rows_apart(prefix: Path) -> None:
-    """Rows of a torn tail are read but not called safe."""
+    """Rows of a torn tail are counted but not called safe, and printed only on request."""
     path = prefix.parent / "fpm.4192.000001.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-2])
     result = run("verify", prefix)
 
     assert result.return_value == Exit.FINDING
     assert "7 rows are safe; 2 more" in result.stdout.splitlines()[-1]
+    assert run("cat", prefix).stdout.count("\n") == 7
+    assert run("cat", prefix, "--unverified").stdout.count("\n") == 9
+    assert json.loads(run("stats", prefix, "--unverified", "--json").stdout)["summary"]["rows"] == 9
 
 
 @pytest.mark.parametrize("name", ["ls", "cat", "stats", "verify"])

@@ -14,7 +14,7 @@ from forwardpass.testing.traces import decode_pass, gzip_member, trace_line
 from forwardpass.trace.reader import TraceReader
 from forwardpass.trace.report import ByteRange, FileReport, ProblemKind
 
-Read = Callable[[bytes], tuple[list[bytes], FileReport]]
+Read = Callable[..., tuple[list[bytes], FileReport]]
 
 
 def group(first: int, count: int) -> list[bytes]:
@@ -42,10 +42,10 @@ WHOLE = b"".join(MEMBERS)
 def read(tmp_path: Path) -> Read:
     """Read bytes as a file; the byte ranges always add up and agree with the problems."""
 
-    def read_bytes(content: bytes) -> tuple[list[bytes], FileReport]:
+    def read_bytes(content: bytes, unverified: bool = False) -> tuple[list[bytes], FileReport]:
         path = tmp_path / "a.jsonl.gz"
         path.write_bytes(content)
-        reader = TraceReader(path)
+        reader = TraceReader(path, unverified=unverified)
         rows = [record.line for record in reader]
         report = reader.report.files[0]
         assert sum(part.end - part.start for part in report.ranges) == report.size == len(content)
@@ -53,23 +53,24 @@ def read(tmp_path: Path) -> Read:
             left.end == right.start for left, right in zip(report.ranges, report.ranges[1:], strict=False)
         )
         assert report.damaged_bytes == sum(p.end - p.start for p in report.ranges if p.damage is not None)
-        assert report.rows == len(rows)
+        assert report.rows + unverified * report.unverified_rows == len(rows)
         return rows, report
 
     return read_bytes
 
 
 def test_cut_at_every_byte(read: Read) -> None:
-    """TRACE-62: wherever a file ends, its rows are a beginning of what was written, with all of every
-    whole member; what was read from the torn one is counted as unverified.
+    """TRACE-62: wherever a file ends, it gives all of every whole member; what the torn one holds is
+    counted as unverified, is read on request, and then goes on where the whole ones end.
     """
     for cut in range(len(WHOLE) + 1):
-        rows, report = read(WHOLE[:cut])
+        rows, report = read(WHOLE[:cut], unverified=True)
 
         whole = sum(end <= cut for end in STARTS[1:])
         sound = sum(map(len, GROUPS[:whole]))
         assert rows == ALL[: len(rows)]
         assert len(rows) == sound + report.unverified_rows
+        assert read(WHOLE[:cut])[0] == ALL[:sound]
         assert report.members == whole
         if cut in STARTS:
             assert report.intact
@@ -79,11 +80,25 @@ def test_cut_at_every_byte(read: Read) -> None:
 
 
 def test_torn_tail_gives_its_whole_rows(read: Read) -> None:
-    """TRACE-62: a tail that lacks only its checksum still gives every row, unverified."""
-    rows, report = read(WHOLE[:-3])
+    """TRACE-62: a tail that lacks only its checksum has every row, unverified."""
+    rows, report = read(WHOLE[:-3], unverified=True)
 
     assert rows == ALL
     assert (report.unverified_rows, report.members) == (3, 2)
+    assert read(WHOLE[:-3])[0] == ALL[:-3]
+
+
+def test_stray_bytes_after_a_cut_make_no_row(read: Read) -> None:
+    """TRACE-63: whatever follows a cut inside a member, what it inflates to is no row unless asked for.
+
+    Two bytes behind a cut can end the copy of an earlier row early: a row that nobody wrote, and valid.
+    """
+    for cut in range(20, len(MEMBERS[0]) - 8):  # before the checksum
+        for stray in (b"\x00\x05", b"\x00", b"\xff\xff", b"\x55\xaa\x12"):
+            rows, report = read(MEMBERS[1] + MEMBERS[0][:cut] + stray)
+
+            assert rows == GROUPS[1]
+            assert not report.intact
 
 
 def test_plain_file_cut_anywhere(read: Read) -> None:
@@ -171,7 +186,7 @@ def test_member_torn_by_a_full_disk_does_not_hide_what_follows(read: Read) -> No
 def test_torn_members_in_a_row_are_each_read(read: Read) -> None:
     """A disk that stays full leaves one partial member after another; each gives its whole rows."""
     parts = [MEMBERS[0], MEMBERS[2][:-9], MEMBERS[0][:-9], MEMBERS[1]]
-    rows, report = read(b"".join(parts))
+    rows, report = read(b"".join(parts), unverified=True)
 
     assert rows[:2] == GROUPS[0]
     assert rows[-1:] == GROUPS[1]
@@ -296,7 +311,7 @@ def test_large_torn_member_gives_its_whole_rows(read: Read) -> None:
     """The same member cut short gives the rows before the cut, unverified."""
     many = [trace_line(number) for number in range(9_000)]
     member = gzip_member(many, level=1)
-    rows, report = read(MEMBERS[0] + member[: len(member) * 3 // 4])
+    rows, report = read(MEMBERS[0] + member[: len(member) * 3 // 4], unverified=True)
 
     assert rows[:2] == GROUPS[0]
     assert rows[2:] == many[: len(rows) - 2]

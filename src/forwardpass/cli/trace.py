@@ -39,6 +39,9 @@ _BLOCK = 256
 
 _paths = click.argument("paths", nargs=-1, metavar="[PREFIX|FOLDER|FILE]...")
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+_unverified = click.option(
+    "--unverified", is_flag=True, help="Also the whole rows of torn members, which no checksum proves."
+)
 
 
 @click.group()
@@ -90,6 +93,7 @@ def ls(paths: tuple[str, ...], count: bool, as_json: bool) -> None:
     "--since", callback=moment_option, help="Only rows observed at or after this time (ISO 8601 or Unix ms)."
 )
 @click.option("--until", callback=moment_option, help="Only rows observed before this time.")
+@_unverified
 def cat(
     paths: tuple[str, ...],
     compact: bool,
@@ -98,6 +102,7 @@ def cat(
     rank: int | None,
     since: int | None,
     until: int | None,
+    unverified: bool,
 ) -> int:
     """Print the rows as they were written, one JSON document per line.
 
@@ -108,7 +113,7 @@ def cat(
       forwardpass trace cat /tmp/dynamo-fpm | jq .event.fpm.wall_time
       forwardpass trace cat trace.jsonl.gz --compact --rank 0 --since 2026-11-30T12:25:00Z
     """
-    reader = TraceReader(_find(paths))
+    reader = TraceReader(_find(paths), unverified=unverified)
     wanted = RowFilter(worker=worker, rank=rank, since_unix_ms=since, until_unix_ms=until)
     rows = (row for row in reader if wanted.keeps(row))
     with ending_quietly():
@@ -120,8 +125,15 @@ def cat(
 @_paths
 @click.option("--roll-bytes", type=WholeNumber(1), help="Segment size to reckon with (uncompressed).")
 @click.option("--max-segments", type=WholeNumber(1), help="Segments kept to reckon with.")
+@_unverified
 @_json
-def stats(paths: tuple[str, ...], roll_bytes: int | None, max_segments: int | None, as_json: bool) -> int:
+def stats(
+    paths: tuple[str, ...],
+    roll_bytes: int | None,
+    max_segments: int | None,
+    unverified: bool,
+    as_json: bool,
+) -> int:
     """Sum a trace up: passes, step times, tokens, queue, gaps, ranks, and what it takes on the disk.
 
     Step times are `wall_time`, by kind of pass; heartbeats are no passes. The last table says what each
@@ -138,7 +150,7 @@ def stats(paths: tuple[str, ...], roll_bytes: int | None, max_segments: int | No
     sources = Sources()
     roll = roll_bytes or sources.value(variables.ROLL_BYTES)
     kept = max_segments or sources.value(variables.MAX_SEGMENTS)
-    reader = TraceReader(_find(paths))
+    reader = TraceReader(_find(paths), unverified=unverified)
     summary = summarize(reader)
     capacities = _capacities(summary, reader.report, roll, kept)
     with ending_quietly():

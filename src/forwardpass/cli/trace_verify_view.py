@@ -26,7 +26,7 @@ def _row(file: FileReport) -> tuple[str, ...]:
     return (
         printable(file.path),
         "intact" if file.intact else "damaged",
-        format_count(file.rows - file.unverified_rows),
+        format_count(file.rows),
         format_count(file.members),
         format_bytes(file.size),
         format_bytes(file.damaged_bytes),
@@ -44,10 +44,11 @@ def _problems(file: FileReport) -> Sequence[str]:
 
 def _verdict(report: TraceReport) -> str:
     unverified = sum(file.unverified_rows for file in report.files)
-    sound = report.rows - unverified
-    safe = f"{counted(sound, 'row')} {'is' if sound == 1 else 'are'} safe"
+    safe = f"{counted(report.rows, 'row')} {'is' if report.rows == 1 else 'are'} safe"
     if unverified:
-        safe += f"; {format_count(unverified)} more were read from torn members, without a checksum"
+        safe += (
+            f"; {format_count(unverified)} more in torn members, without a checksum (--unverified shows them)"
+        )
     if report.intact:
         return f"intact: {safe}"
     damaged = sum(not file.intact for file in report.files)

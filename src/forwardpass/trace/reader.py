@@ -29,15 +29,19 @@ _warnings = QuietLog(logger)
 
 
 def read_trace(
-    paths: str | Path | Iterable[str | Path], *, on_problem: Callable[[Problem], None] | None = None
+    paths: str | Path | Iterable[str | Path],
+    *,
+    on_problem: Callable[[Problem], None] | None = None,
+    unverified: bool = False,
 ) -> Iterator[TraceRecord]:
     """Yield the rows of the traces at ``paths`` (files, folders or prefixes; see :func:`find_segments`).
 
     ``on_problem`` is called for everything that could not be used; without it, problems are logged, the
-    first of each kind and file and then a total each minute. Raises :class:`TracePathError` for a path
-    that stands for nothing or cannot be read, before the first row.
+    first of each kind and file and then a total each minute. ``unverified`` adds the whole rows of torn
+    gzip members, which no checksum proves. Raises :class:`TracePathError` for a path that stands for
+    nothing or cannot be read, before the first row.
     """
-    reader = TraceReader(paths, on_problem=on_problem or _log)
+    reader = TraceReader(paths, on_problem=on_problem or _log, unverified=unverified)
     return iter(reader)
 
 
@@ -53,11 +57,13 @@ class TraceReader:
         *,
         on_problem: Callable[[Problem], None] | None = None,
         max_row_bytes: int = MAX_ROW_BYTES,
+        unverified: bool = False,
     ) -> None:
         self.files = find_segments(paths)
         self.report = TraceReport()
         self._on_problem = on_problem or _ignore
         self._max_row_bytes = max_row_bytes
+        self._unverified = unverified
 
     def __iter__(self) -> Iterator[TraceRecord]:
         for batch in self.batches():
@@ -78,7 +84,9 @@ class TraceReader:
                 self._on_problem(problem)
                 continue
             with file:
-                reader = SegmentReader(file, report, self._on_problem, self._max_row_bytes)
+                reader = SegmentReader(
+                    file, report, self._on_problem, self._max_row_bytes, unverified=self._unverified
+                )
                 yield from filter(None, reader.batches())
 
 

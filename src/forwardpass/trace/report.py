@@ -101,9 +101,9 @@ class FileReport(Struct):
     size: int = 0
     """Bytes when the file was opened: what a writer appended since is not looked at."""
     rows: int = 0
-    """Records returned."""
+    """Records in sound members (in a plain file: in whole lines)."""
     unverified_rows: int = 0
-    """Those of ``rows`` that stand in a torn member, whose checksum is missing."""
+    """Whole rows in torn members, whose checksum is missing. Returned only on request; not in ``rows``."""
     members: int = 0
     """Sound gzip members."""
     text_bytes: int = 0
