@@ -70,7 +70,9 @@ def test_any_file_is_read_to_its_end(path: Path, content: bytes, limit: int) -> 
 
     assert report.rows == len(records)
     assert sum(part.end - part.start for part in report.ranges) == report.size == len(content)
-    assert {record.line for record in records} <= set(ROWS)
+    assert {record.line.strip() for record in records} <= set(
+        ROWS
+    )  # blanks may come from a member of their own
     assert (report.damaged_bytes > 0) <= (not report.intact)
     ends = read_ends(path)
     assert ends.first is not None or ends.last is None
