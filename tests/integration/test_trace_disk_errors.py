@@ -152,6 +152,27 @@ def test_a_sync_that_fails_at_the_end_loses_nothing(tmp_path: Path) -> None:
     assert writer.counts.last_error is not None
 
 
+def test_a_batch_without_memory_to_compress_it_is_lost_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRACE-44: the batch is counted as lost and gone, not written by the next flush as well."""
+    counters = Counters()
+    writer = make_writer(tmp_path, counters=counters)
+
+    def exhausted(data: bytes) -> bytes:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("forwardpass.trace.writer.compress_member", exhausted)
+        writer.append(line(1) + line(2), 2)
+        writer.flush()
+    writer.append(line(3), 1)
+    writer.close()
+
+    assert [text(path) for path in segments(tmp_path)] == [line(3)]
+    assert (counters.lost, counters.delivered) == ({DropReason.INTERNAL_ERROR: 2}, 1)
+
+
 def test_lost_rows_do_not_fill_a_segment(tmp_path: Path) -> None:
     """TRACE-42: only rows in the file count for rolling; a refused batch neither rolls nor skips an index."""
     disk = Disk()

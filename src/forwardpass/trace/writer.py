@@ -174,17 +174,20 @@ class SegmentWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the batch, if there is one, as one gzip member; on an error lose it."""
+        """Write the batch, if there is one, as one gzip member; on an error lose it, and count it so."""
         if not self._batch:
             return
-        member = compress_member(b"".join(self._batch))
-        batch = self._batch_fill
+        lines, batch = self._batch, self._batch_fill
         self._batch, self._batch_fill = [], Fill()
         self._fill.add(-batch.rows, -batch.bytes)
         try:
+            member = compress_member(b"".join(lines))
             self._write(member)
         except OSError as error:
-            self._lose(batch.rows, error)
+            self._lose(DropReason.DISK_ERROR, batch.rows, error.strerror or str(error))
+            return
+        except MemoryError:
+            self._lose(DropReason.INTERNAL_ERROR, batch.rows, "out of memory")
             return
         self._fill.add(batch.rows, batch.bytes)
         self._count(batch, len(member))
@@ -207,14 +210,11 @@ class SegmentWriter:
             logger.warning("trace %s is written again; %d rows were lost", self._where(), self._failed_rows)
             self._failed_rows = 0
 
-    def _lose(self, rows: int, error: OSError) -> None:
-        self._counters.lose(DropReason.DISK_ERROR, rows)
+    def _lose(self, reason: DropReason, rows: int, words: str) -> None:
+        self._counters.lose(reason, rows)
         self._failed_rows += rows
-        self.counts.last_error = str(error)
-        self._log.warning(
-            "write",
-            f"trace {self._where()} cannot be written: {error.strerror or error}; rows lost: {rows:,}",
-        )
+        self.counts.last_error = words
+        self._log.warning("write", f"trace {self._where()} cannot be written: {words}; rows lost: {rows:,}")
 
     # --- one segment -----------------------------------------------------------------------------
 
