@@ -114,6 +114,23 @@ def test_waiting_prompts_count_with_their_whole_length(tiny_model: str) -> None:
     assert queues(engine)[-1] == QueuedRequestMetrics()
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_the_real_queues_count_themselves(tiny_model: str, policy: str) -> None:
+    """ENG-08: vLLM's own queues of both policies take to counting: no pass reads what waits, and the count
+    is what a recount finds.
+    """
+    scheduler = build_scheduler(tiny_model, max_seqs=2, policy=policy)
+    for index in range(30):
+        scheduler.add_request(make_request(f"r{index}", [1] * (40 + index), 3))
+    count = scheduler.recorder.read_queue.__self__
+    engine = BareEngine(scheduler)
+
+    while engine.step():
+        assert count.read() == count.recount()
+    assert engine.passes > 30
+    assert count.differences == 0
+
+
 def test_a_request_aborted_in_flight_still_counts(tiny_model: str) -> None:
     """What ran is what the output says, also for a request that was gone when its output came."""
     from vllm.v1.request import RequestStatus

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
-
 import pytest
 from vllm_shapes import Status, Waiting
 
 from forwardpass.engines.vllm.compat import queue_rules
-from forwardpass.engines.vllm.waiting import EMPTY_QUEUE, WaitingCount
+from forwardpass.engines.vllm.waiting import EMPTY_QUEUE, read_waiting
 from forwardpass.wire.schema import QueuedRequestMetrics
 
 
 def queued(*queues: list[Waiting], count_paused_sessions: bool = False) -> QueuedRequestMetrics:
     rules = queue_rules(Waiting, Status, count_paused_sessions=count_paused_sessions)
-    return WaitingCount(lambda: queues, rules).read()
+    return read_waiting(queues, rules)
 
 
 def test_both_queues_are_counted() -> None:
@@ -71,47 +68,3 @@ def test_a_mixed_queue_is_split() -> None:
     )
 
     assert got == QueuedRequestMetrics(2, 30, 25.0, 2, 148, 625.0)
-
-
-def test_an_unchanged_queue_is_not_counted_again() -> None:
-    """The same prompts give the very same value; what changed in length, order or number does not."""
-    waiting = deque([Waiting(10), Waiting(20)])
-    count = WaitingCount(lambda: (waiting, ()), queue_rules(Waiting, Status))
-    first = count.read()
-    assert count.read() is first
-
-    waiting[0].length = 12  # a session that was continued in place
-    assert count.read() == QueuedRequestMetrics(2, 32, 16.0, 0, 0, 0.0)
-    waiting[0].length, waiting[1].length = 2, 30  # the same sum
-    assert count.read() == QueuedRequestMetrics(2, 32, 196.0, 0, 0, 0.0)
-
-
-def test_a_status_that_changes_in_place_is_seen() -> None:
-    """A queue of the same lengths counts anew when one of its requests is something else."""
-    waiting = [Waiting(10), Waiting(20)]
-    count = WaitingCount(lambda: (waiting, []), queue_rules(Waiting, Status))
-    count.read()
-    waiting[0].status = Status.WAITING_FOR_STREAMING_REQ
-    assert count.read() == QueuedRequestMetrics(1, 20, 0.0, 0, 0, 0.0)
-
-    waiting[0].status = Status.WAITING
-    assert count.read() == QueuedRequestMetrics(2, 30, 25.0, 0, 0, 0.0)
-
-
-def test_a_remembered_count_equals_a_fresh_one() -> None:
-    """Over a thousand random changes of both queues, reading on equals reading for the first time."""
-    rng, queues = random.Random(3), (deque(), deque())
-    rules = queue_rules(Waiting, Status)
-    count = WaitingCount(lambda: queues, rules)
-    for _ in range(1000):
-        queue = rng.choice(queues)
-        action = rng.random()
-        if action < 0.3:
-            queue.append(Waiting(rng.randrange(1, 50), rng.choice(list(Status)), rng.randrange(3)))
-        elif action < 0.5:
-            queue.extend(Waiting(7) for _ in range(2))
-        elif action < 0.8 and queue:
-            queue.popleft()
-        elif queue:
-            queue[-1].status = rng.choice(list(Status))
-        assert count.read() == WaitingCount(lambda: queues, rules).read()

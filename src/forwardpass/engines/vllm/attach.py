@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from forwardpass.clock import Clock
 from forwardpass.config.settings import PublisherSettings, Sources, SourceSettings
 from forwardpass.config.variables import STRICT
 from forwardpass.engines.vllm import compat
+from forwardpass.engines.vllm.counted import CountedQueues, QueueLedger, count_in
 from forwardpass.engines.vllm.recorder import NullRecorder, PassRecorder, Recorder
-from forwardpass.engines.vllm.waiting import WaitingCount
+from forwardpass.engines.vllm.waiting import QueueRules, read_waiting
 from forwardpass.errors import ForwardPassError
 from forwardpass.publish.publisher import NullPublisher, Publisher, open_publisher
+from forwardpass.wire.schema import QueuedRequestMetrics
 
-__all__ = ["attach_recorder", "record_to"]
+__all__ = ["attach_recorder", "queue_reader", "record_to"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,26 @@ def record_to(
     Raises :class:`~forwardpass.errors.EngineError` if the scheduler is not what we know of vLLM.
     """
     rules = compat.installed_queue_rules(count_paused_sessions=settings.count_paused_sessions)
-    waiting = WaitingCount(compat.waiting_queues(scheduler), rules)
-    return PassRecorder(publisher, waiting.read, clock=clock)
+    return PassRecorder(publisher, queue_reader(scheduler, rules, clock), clock=clock)
+
+
+def queue_reader(
+    scheduler: Any, rules: QueueRules, clock: Clock | None = None
+) -> Callable[[], QueuedRequestMetrics]:
+    """Return what reads the waiting requests: queues that count themselves, where that can be had."""
+    names = compat.queue_names(scheduler)
+    queues, ledgers = compat.waiting_queues(scheduler), tuple(QueueLedger(rules) for _ in names)
+    try:
+        for name, ledger in zip(names, ledgers, strict=True):
+            count_in(getattr(scheduler, name), ledger)
+    except (AttributeError, TypeError) as error:
+        logger.warning(
+            "vLLM's waiting queues cannot count themselves (%s); every pass reads them, which is right but "
+            "slower; please report it",
+            error,
+        )
+        return lambda: read_waiting(queues(), rules)
+    return CountedQueues(queues, ledgers, rules, clock).read
 
 
 def _open(scheduler: Any, sources: Sources) -> Recorder:

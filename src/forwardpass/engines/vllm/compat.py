@@ -12,6 +12,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from forwardpass.engines.vllm.counted import QUEUE_METHODS
 from forwardpass.engines.vllm.waiting import QueueRules
 from forwardpass.errors import EngineError
 
@@ -23,6 +24,7 @@ __all__ = [
     "Symbol",
     "installed_queue_rules",
     "offer_utility",
+    "queue_names",
     "queue_rules",
     "rank_facts",
     "vllm_version",
@@ -62,6 +64,8 @@ CONTRACT: tuple[Symbol, ...] = (
     *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "kv_holding_waiting", since="0.31"),
     *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "skipped_waiting", until="0.30"),
     *_rows(f"{_SCHED}.request_queue.PriorityRequestQueue", "attribute", "_heap", optional=True),
+    *_rows(f"{_SCHED}.request_queue.FCFSRequestQueue", "method", " ".join(QUEUE_METHODS), optional=True),
+    *_rows(f"{_SCHED}.request_queue.PriorityRequestQueue", "method", " ".join(QUEUE_METHODS), optional=True),
     *_rows(
         f"{_SCHED}.output.SchedulerOutput",
         "field",
@@ -78,7 +82,7 @@ CONTRACT: tuple[Symbol, ...] = (
         "field",
         "req_ids resumed_req_ids num_computed_tokens num_output_tokens",
     ),
-    *_rows("vllm.v1.request.Request", "attribute", "status num_computed_tokens"),
+    *_rows("vllm.v1.request.Request", "attribute", "request_id status num_computed_tokens"),
     *_rows("vllm.v1.request.Request", "attribute", "_all_token_ids", optional=True),
     *_rows("vllm.v1.request.Request", "method", "num_tokens"),
     *_rows(
@@ -87,12 +91,26 @@ CONTRACT: tuple[Symbol, ...] = (
         "WAITING WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR WAITING_FOR_REMOTE_KVS "
         "WAITING_FOR_STREAMING_REQ RUNNING PREEMPTED",
     ),
-    *_rows("vllm.config.VllmConfig", "field", "parallel_config"),
+    *_rows(
+        "vllm.config.VllmConfig",
+        "field",
+        "parallel_config model_config scheduler_config kv_transfer_config ec_transfer_config",
+    ),
     *_rows(
         "vllm.config.ParallelConfig",
         "field",
-        "data_parallel_index data_parallel_rank data_parallel_size",
+        "data_parallel_index data_parallel_rank data_parallel_size data_parallel_size_local",
     ),
+    # What the plugin reads of a configuration that vLLM has built (built.py), and where it does (wrap.py).
+    *_rows("vllm.engine.arg_utils", "class", "EngineArgs"),
+    *_rows("vllm.engine.arg_utils.EngineArgs", "method", "create_engine_config"),
+    *_rows("vllm.config.SchedulerConfig", "field", "scheduler_cls"),
+    *_rows("vllm.config.ModelConfig", "attribute", "runner_type convert_type"),
+    *_rows("vllm.config.ModelConfig", "field", "multimodal_config"),
+    *_rows("vllm.config.ModelConfig", "method", "architectures"),
+    *_rows("vllm.config.MultiModalConfig", "field", "mm_encoder_only"),
+    *_rows("vllm.config.KVTransferConfig", "field", "kv_role"),
+    *_rows("vllm.config.ECTransferConfig", "field", "ec_role"),
     *_rows("vllm.v1.engine.core", "class", "EngineCore", optional=True),
     *_rows("vllm.v1.engine.core.EngineCore", "attribute", "scheduler", optional=True),
 )
@@ -132,19 +150,32 @@ def rank_facts(scheduler: Any) -> RankFacts:
 # --- waiting requests --------------------------------------------------------------------------------
 
 
-def waiting_queues(scheduler: Any) -> Callable[[], tuple[Collection[Any], ...]]:
-    """Return a function that returns both waiting queues, in one call without Python code.
+_SETTLED = ("WAITING", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")
 
-    The second queue is ``kv_holding_waiting`` since 0.31 and was ``skipped_waiting`` before. Iterating
-    a priority queue pops a copy of its heap in order, which takes n log n comparisons in Python; the
-    heap itself will do. Raises :class:`EngineError` where a queue is missing.
+
+def queue_names(scheduler: Any) -> tuple[str, str]:
+    """Return the names of the scheduler's two waiting queues.
+
+    The second is ``kv_holding_waiting`` since 0.31 and was ``skipped_waiting`` before. Raises
+    :class:`EngineError` where a queue is missing.
     """
     second = "kv_holding_waiting" if hasattr(scheduler, "kv_holding_waiting") else "skipped_waiting"
-    paths = []
     for name in ("waiting", second):
         if not hasattr(scheduler, name):
             raise EngineError(f"vLLM's scheduler has no {name!r} queue")
-        paths.append(f"{name}._heap" if hasattr(getattr(scheduler, name), "_heap") else name)
+    return "waiting", second
+
+
+def waiting_queues(scheduler: Any) -> Callable[[], tuple[Collection[Any], ...]]:
+    """Return a function that returns both waiting queues, in one call without Python code.
+
+    Iterating a priority queue pops a copy of its heap in order, which takes n log n comparisons in
+    Python; the heap itself will do. Raises :class:`EngineError` where a queue is missing.
+    """
+    paths = [
+        f"{name}._heap" if hasattr(getattr(scheduler, name), "_heap") else name
+        for name in queue_names(scheduler)
+    ]
     read = attrgetter(*paths)
 
     def queues() -> tuple[Collection[Any], ...]:
@@ -176,7 +207,7 @@ def queue_rules(request_class: Any, statuses: Any, *, count_paused_sessions: boo
         statuses=_statuses,
         lengths=_lengths_reader(request_class),
         computed_tokens=attrgetter("num_computed_tokens"),
-        waiting=statuses.WAITING,
+        settled=frozenset(names[name] for name in _SETTLED if name in names),
         prompts=frozenset(status for name, status in names.items() if name not in other),
         preempted=statuses.PREEMPTED,
         loading=statuses.WAITING_FOR_REMOTE_KVS,
