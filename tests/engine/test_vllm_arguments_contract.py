@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,12 +17,19 @@ from forwardpass.engines.vllm.topology import local_ranks
 pytestmark = pytest.mark.vllm
 
 
+PARSER_MODULES = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
+"""Where the parser of ``vllm serve`` is: since 0.33, since 0.29, before."""
+
+
 @pytest.fixture(scope="module")
 def parser(vllm: object) -> Any:
     """Return the parser of ``vllm serve``."""
-    cli_args = pytest.importorskip("vllm.entrypoints.launchers.cli_args")
-    flexible = pytest.importorskip("vllm.utils.argparse_utils").FlexibleArgumentParser
-    return cli_args.make_arg_parser(flexible())
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    for module in PARSER_MODULES:
+        with suppress(ModuleNotFoundError):
+            return import_module(f"vllm.{module}").make_arg_parser(FlexibleArgumentParser())
+    raise AssertionError(f"vLLM's parser is in none of {PARSER_MODULES}")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +86,7 @@ def test_ranks_agree_with_the_engines_own_arithmetic(
 
 def test_architectures_default_to_the_runner_that_we_think(vllm: object) -> None:
     """The end of an architecture's name says whether it generates or pools, as in vLLM's own table."""
-    model = pytest.importorskip("vllm.config.model")
+    model = import_module("vllm.config.model")
     table = {suffix: runner for suffix, (runner, _) in model.iter_architecture_defaults()}
     ours = {suffix: pooling_role([f"Any{suffix}"]) for suffix in table}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,12 +17,12 @@ pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm")]
 
 
 def owner(path: str) -> Any:
-    """Return the module or class at a dotted path."""
+    """Return the module, class or method at a dotted path."""
     try:
         return import_module(path)
     except ModuleNotFoundError:
-        module, _, name = path.rpartition(".")
-        return getattr(import_module(module), name)
+        above, _, name = path.rpartition(".")
+        return getattr(owner(above), name)
 
 
 def minor(version: str) -> tuple[int, ...]:
@@ -31,6 +32,10 @@ def minor(version: str) -> tuple[int, ...]:
 def present(symbol: Symbol) -> bool:
     """Say whether the installed vLLM has ``symbol`` in the way its kind says."""
     holder = owner(symbol.owner)
+    if symbol.kind == "module":
+        return find_spec(f"{symbol.owner}.{symbol.name}") is not None
+    if symbol.kind == "parameter":
+        return symbol.name in inspect.signature(holder).parameters
     if symbol.kind == "attribute":
         return f"self.{symbol.name}" in inspect.getsource(holder)
     if symbol.kind == "field":

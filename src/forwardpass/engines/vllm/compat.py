@@ -44,8 +44,8 @@ class Symbol(NamedTuple):
     """Dotted path of the module or class that has it."""
     name: str
     kind: str
-    """``class``, ``method``, ``field`` (of a dataclass), ``attribute`` (set by ``__init__``), ``member``
-    (of an enum)."""
+    """``module``, ``class``, ``value`` (of a module), ``method``, ``parameter`` (of a method), ``field`` (of
+    a dataclass), ``attribute`` (set by ``__init__``), ``member`` (of an enum)."""
     since: str = OLDEST_READ
     until: str = NEWEST_READ
     optional: bool = False
@@ -58,8 +58,17 @@ def _rows(owner: str, kind: str, names: str, **more: Any) -> tuple[Symbol, ...]:
 
 _SCHED = "vllm.v1.core.sched"
 CONTRACT: tuple[Symbol, ...] = (
+    *_rows("vllm", "value", "__version__"),
+    # What the launcher starts (launch.py).
+    *_rows("vllm.entrypoints.cli", "module", "main"),
+    *_rows("vllm.entrypoints.openai", "module", "api_server"),
     *_rows(f"{_SCHED}.async_scheduler", "class", "AsyncScheduler"),
     *_rows(f"{_SCHED}.async_scheduler.AsyncScheduler", "method", "schedule update_from_output shutdown"),
+    *_rows(
+        f"{_SCHED}.async_scheduler.AsyncScheduler.update_from_output",
+        "parameter",
+        "scheduler_output model_runner_output",
+    ),
     *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "vllm_config waiting"),
     *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "kv_holding_waiting", since="0.31"),
     *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "skipped_waiting", until="0.30"),
@@ -101,9 +110,12 @@ CONTRACT: tuple[Symbol, ...] = (
         "field",
         "data_parallel_index data_parallel_rank data_parallel_size data_parallel_size_local",
     ),
-    # What the plugin reads of a configuration that vLLM has built (built.py), and where it does (wrap.py).
+    # What loads the plugin, what it reads of a configuration that vLLM has built (built.py), and where it
+    # does (wrap.py).
+    *_rows("vllm.plugins", "value", "DEFAULT_PLUGINS_GROUP"),
     *_rows("vllm.engine.arg_utils", "class", "EngineArgs"),
     *_rows("vllm.engine.arg_utils.EngineArgs", "method", "create_engine_config"),
+    *_rows("vllm.engine.arg_utils.EngineArgs.create_engine_config", "parameter", "headless"),
     *_rows("vllm.config.SchedulerConfig", "field", "scheduler_cls"),
     *_rows("vllm.config.ModelConfig", "attribute", "runner_type convert_type"),
     *_rows("vllm.config.ModelConfig", "field", "multimodal_config"),
