@@ -16,6 +16,7 @@ from fpm_oracle import Expected, Oracle
 from forwardpass.config.settings import SourceSettings
 from forwardpass.testing.clock import ManualClock
 from forwardpass.testing.publishers import ListPublisher
+from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
 
 BLOCK_TOKENS = 32
 
@@ -23,15 +24,18 @@ BLOCK_TOKENS = 32
 @cache
 def scheduler_class() -> type:
     """Return our scheduler with a publisher that a test can read."""
+    from forwardpass.engines.vllm import compat
     from forwardpass.engines.vllm.attach import record_to
     from forwardpass.engines.vllm.recorder import Recorder
     from forwardpass.engines.vllm.scheduler import ForwardPassScheduler
 
     class ListedScheduler(ForwardPassScheduler):
+        count_paused_sessions = False
+
         def open_recorder(self) -> Recorder:
-            self.publisher = ListPublisher(worker_id="")
+            self.publisher = ListPublisher(compat.rank_facts(self).dp_rank, worker_id="")
             self.clock = ManualClock()
-            settings = SourceSettings(count_paused_sessions=False)
+            settings = SourceSettings(count_paused_sessions=self.count_paused_sessions)
             self.recorder = record_to(self.publisher, self, settings, self.clock)
             return self.recorder
 
@@ -50,14 +54,28 @@ def build_scheduler(
     max_model_len: int = 2048,
     policy: str = "fcfs",
     kv_transfer: Any = None,
+    chunked: bool = True,
+    caching: bool = True,
+    long_prefill_tokens: int = 0,
+    drafts: int = 0,
+    tokenizer: bool = False,
+    dp_index: int = 0,
+    pipeline_stages: int = 1,
+    loras: int = 0,
 ) -> Any:
-    """Return a scheduler as vLLM's engine core would build it."""
+    """Return a scheduler as vLLM's engine core would build it.
+
+    ``drafts`` is the number of speculative tokens. With ``tokenizer`` there may be structured output.
+    ``loras`` is how many adapters may run at once; 0 is a model without adapters.
+    """
     import torch
     from vllm.config import (
         CacheConfig,
         DeviceConfig,
+        LoRAConfig,
         ModelConfig,
         SchedulerConfig,
+        SpeculativeConfig,
         VllmConfig,
     )
     from vllm.v1.core.kv_cache_utils import init_none_hash
@@ -65,7 +83,7 @@ def build_scheduler(
     from vllm.v1.structured_output import StructuredOutputManager
 
     init_none_hash(_hash())
-    cache_config = CacheConfig(block_size=BLOCK_TOKENS, enable_prefix_caching=True)
+    cache_config = CacheConfig(block_size=BLOCK_TOKENS, enable_prefix_caching=caching)
     cache_config.num_gpu_blocks = blocks
     config = VllmConfig(
         scheduler_config=SchedulerConfig(
@@ -73,13 +91,14 @@ def build_scheduler(
             max_num_batched_tokens=max_batched_tokens,
             max_model_len=max_model_len,
             is_encoder_decoder=False,
-            enable_chunked_prefill=True,
+            enable_chunked_prefill=chunked,
+            long_prefill_token_threshold=long_prefill_tokens,
             async_scheduling=async_scheduling,
             policy=policy,
         ),
         model_config=ModelConfig(
             model=model,
-            skip_tokenizer_init=True,
+            skip_tokenizer_init=not tokenizer,
             dtype="bfloat16",
             max_model_len=max_model_len,
             enforce_eager=True,
@@ -89,6 +108,16 @@ def build_scheduler(
         kv_transfer_config=kv_transfer,
     )
     config.scheduler_config.async_scheduling = async_scheduling  # the CPU platform forces it off
+    # Set late, because vLLM would look for as many devices, drop the index of a dense rank, refuse
+    # n-gram drafts in async order (it is the drafter that cannot, not the scheduler) and load adapters.
+    config.parallel_config.pipeline_parallel_size = pipeline_stages
+    config.parallel_config.data_parallel_index = dp_index
+    if drafts:
+        config.speculative_config = SpeculativeConfig(
+            method="ngram", num_speculative_tokens=drafts, prompt_lookup_max=3, prompt_lookup_min=1
+        )
+    if loras:
+        config.lora_config = LoRAConfig(max_loras=loras)
     spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=32, dtype=torch.bfloat16)
     scheduler = (cls or scheduler_class())(
         vllm_config=config,
@@ -180,17 +209,35 @@ class BareEngine:
     def _settle(self) -> None:
         output, expected, scheduled_at = self.in_flight.popleft()
         self.clock.advance(0.001 * (1 + self.passes % 7))
-        published, noted = len(self.publisher.messages), len(self.publisher.queue_notes)
+        sent = self.sent
         results = self.scheduler.update_from_output(output, self._model_output(output, expected))
         self._count(results)
-        queue = self.oracle.queued(self.scheduler)
+        self._check_message(
+            output, expected.metrics(), self.oracle.queued(self.scheduler), scheduled_at, sent
+        )
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """How many messages and how many notes of the queue were sent."""
+        return len(self.publisher.messages), len(self.publisher.queue_notes)
+
+    def _check_message(
+        self,
+        output: Any,
+        scheduled: ScheduledRequestMetrics,
+        queue: QueuedRequestMetrics,
+        scheduled_at: float,
+        sent: tuple[int, int],
+    ) -> None:
+        """Compare what was sent after ``sent`` with what one pass, or one empty step, should report."""
+        published, noted = sent
         assert self.scheduler.recorder.failures == 0
 
         if output.total_num_scheduled_tokens == 0:
             self.empty_steps += 1
             self._last_output_at = 0.0
             assert len(self.publisher.messages) == published
-            assert self.publisher.queue_notes[noted:] == [queue]
+            assert self.publisher.queue_notes[noted:][-1:] == [queue]
             return
         self.passes += 1
         now = self.clock.monotonic()
@@ -198,7 +245,7 @@ class BareEngine:
         self._last_output_at = now
         assert len(self.publisher.messages) == published + 1
         metrics = self.publisher.messages[-1]
-        assert metrics.scheduled_requests == expected.metrics()
+        assert metrics.scheduled_requests == scheduled
         assert metrics.queued_requests == queue
         assert metrics.wall_time == wall_time > 0
 

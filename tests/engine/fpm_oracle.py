@@ -7,18 +7,15 @@ waiting queues, this takes every request that is neither running nor finished. V
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
 
 
 def variance(values: list[int]) -> float:
-    """Return the population variance, rounded once."""
-    if len(values) < 2:
-        return 0.0
-    mean = Fraction(sum(values), len(values))
-    return float(sum((value - mean) ** 2 for value in values) / len(values))
+    """Return the population variance: an exact fraction of integers, rounded once."""
+    n, total = len(values), sum(values)
+    return sum((n * value - total) ** 2 for value in values) / n**3 if n > 1 else 0.0
 
 
 class Expected:

@@ -307,11 +307,15 @@ def test_shutdown_stops_the_publisher_first(tiny_model: str) -> None:
     assert scheduler.publisher.shutdowns == 2
 
 
-def schedule_trace(model: str, cls: type | None, depth: int) -> list[dict[str, int]]:
-    """Return what a fixed workload schedules, step by step."""
+def schedule_trace(
+    model: str, cls: type | None, depth: int, *, asynchronous: bool, **more: Any
+) -> list[tuple[dict[str, int], list[list[int]]]]:
+    """Return what a fixed workload schedules, step by step, and the tokens it sends to the model."""
     from vllm.v1.outputs import ModelRunnerOutput
 
-    scheduler = build_scheduler(model, cls=cls, async_scheduling=depth > 1, blocks=26, max_batched_tokens=96)
+    scheduler = build_scheduler(
+        model, cls=cls, async_scheduling=asynchronous, blocks=26, max_batched_tokens=96, **more
+    )
     for name in range(20):
         scheduler.add_request(make_request(f"r{name}", numbers(30 + 23 * name % 200), 10 + name))
     trace, in_flight = [], []
@@ -321,7 +325,8 @@ def schedule_trace(model: str, cls: type | None, depth: int) -> list[dict[str, i
             ids = list(output.num_scheduled_tokens)
             final = [not scheduler.requests[each].is_prefill_chunk for each in ids]
             in_flight.append((output, ids, final))
-            trace.append(dict(output.num_scheduled_tokens))
+            sent = output.scheduled_cached_reqs.new_token_ids
+            trace.append((dict(output.num_scheduled_tokens), [list(tokens) for tokens in sent]))
         output, ids, final = in_flight.pop(0)
         result = ModelRunnerOutput(
             req_ids=ids,
@@ -333,16 +338,33 @@ def schedule_trace(model: str, cls: type | None, depth: int) -> list[dict[str, i
     return trace
 
 
-@pytest.mark.parametrize("depth", [1, 2], ids=["sync", "async"])
-def test_we_schedule_exactly_as_vllm_does(tiny_model: str, depth: int) -> None:
-    """ENG-01: Our subclass schedules the same tokens for the same requests in the same steps as vLLM's own
-    scheduler of that mode: the asynchronous base is neutral in synchronous order.
+@pytest.mark.parametrize(
+    ("asynchronous", "depth", "stages"),
+    [(False, 1, 1), (True, 2, 1), (False, 3, 3)],
+    ids=["sync", "async", "sync-pipeline"],
+)
+def test_we_schedule_exactly_as_vllm_does(
+    tiny_model: str, asynchronous: bool, depth: int, stages: int
+) -> None:
+    """ENG-01, TRAP-01: Our subclass schedules the same tokens for the same requests in the same steps, and sends the
+    same tokens, as vLLM's own scheduler of that mode, also where a synchronous engine has a batch in each of
+    its pipeline stages: there the asynchronous class would run tokens that are not known yet.
     """
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    stock = AsyncScheduler if depth > 1 else Scheduler
-    assert schedule_trace(tiny_model, None, depth) == schedule_trace(tiny_model, stock, depth)
+    stock = AsyncScheduler if asynchronous else Scheduler
+    ours, theirs = (
+        schedule_trace(tiny_model, cls, depth, asynchronous=asynchronous, pipeline_stages=stages)
+        for cls in (None, stock)
+    )
+    assert ours == theirs
+    if stages > 1:
+        other = schedule_trace(
+            tiny_model, AsyncScheduler, depth, asynchronous=False, pipeline_stages=stages
+        )
+        assert [] in other[1][1], "the asynchronous class sends a request without its token"
+        assert all(all(sent) for _, sent in ours)
 
 
 def test_the_pass_ends_when_its_output_arrives(tiny_model: str) -> None:

@@ -116,7 +116,7 @@ CONTRACT: tuple[Symbol, ...] = (
     *_rows("vllm.engine.arg_utils", "class", "EngineArgs"),
     *_rows("vllm.engine.arg_utils.EngineArgs", "method", "create_engine_config"),
     *_rows("vllm.engine.arg_utils.EngineArgs.create_engine_config", "parameter", "headless"),
-    *_rows("vllm.config.SchedulerConfig", "field", "scheduler_cls"),
+    *_rows("vllm.config.SchedulerConfig", "field", "scheduler_cls async_scheduling"),
     *_rows("vllm.config.ModelConfig", "attribute", "runner_type convert_type"),
     *_rows("vllm.config.ModelConfig", "field", "multimodal_config"),
     *_rows("vllm.config.ModelConfig", "method", "architectures"),

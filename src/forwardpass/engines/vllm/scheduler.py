@@ -11,6 +11,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from forwardpass.engines.vllm.attach import attach_recorder
+from forwardpass.engines.vllm.order import follow_engine
 from forwardpass.engines.vllm.recorder import Recorder
 
 __all__ = ["ForwardPassScheduler"]
@@ -19,12 +20,13 @@ __all__ = ["ForwardPassScheduler"]
 class ForwardPassScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not typed here
     """vLLM's own scheduler, observed.
 
-    The base is the *asynchronous* scheduler whatever the engine does: in synchronous mode it behaves
-    like the plain one, whereas the plain one splits batches in asynchronous mode.
+    The base is the *asynchronous* scheduler, because the plain one splits batches in asynchronous mode. In
+    synchronous mode the object becomes a plain one: there the other is wrong.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        follow_engine(self, AsyncScheduler)
         self._forwardpass = self.open_recorder()
 
     def open_recorder(self) -> Recorder:
