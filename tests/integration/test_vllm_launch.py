@@ -114,6 +114,9 @@ def test_the_server_gets_its_arguments_and_three_variables(
     ]  # fmt: skip
     worker = facts["environment"].pop("DYN_FPM_WORKER_ID")
     assert worker != "stale"
+    mark = facts["environment"].pop("FORWARDPASS_RECORDER")  # tells the plugin in vLLM to leave it to us
+    assert mark.split(":")[0] == str(running.process.pid)
+    assert mark.split(":")[2:] == [str(port), "0", "1", worker]
     assert facts["environment"] == {
         "DYN_FPM_TRACE": "1",
         "DYN_FORWARDPASS_METRIC_PORT": str(port),

@@ -27,12 +27,14 @@ from forwardpass.cli.doctor_checks import (
     check_versions,
 )
 from forwardpass.cli.doctor_streams import World, blocks_of, check_arrival, check_streams, listeners_of
+from forwardpass.cli.doctor_vllm import PluginFacts, check_plugin
 from forwardpass.cli.main import Exit
 from forwardpass.cli.numbers import Number, WholeNumber, refused
 from forwardpass.cli.output import write_json
 from forwardpass.clock import SystemClock
 from forwardpass.config import variables as v
-from forwardpass.config.settings import Sources, TraceSettings
+from forwardpass.config.settings import Sources, TraceSettings, process_environment
+from forwardpass.engines.vllm.compat import PLUGIN_GROUP
 from forwardpass.engines.vllm.launch import find_vllm
 from forwardpass.errors import (
     ConfigError,
@@ -140,7 +142,9 @@ def _look_at_ports(sources: Sources, base: int, ranks: int, host: str, seconds: 
     heard = asyncio.run(_listen(address, sorted(asked), wait, enough=set(range(base, base + ranks))))
     holders = {port: holder for port in own if local and (holder := port_owner(port)) is not None}
     generates = sources.is_set(v.METRIC_PORT) or bool(sources.resolve(v.FPM_TRACE).value)
-    return World(base, ranks, listening, holders, heard, wait, generates, local)
+    facts = _plugin_facts()
+    plugin = facts is not None and facts.loads
+    return World(base, ranks, listening, holders, heard, wait, generates, local, plugin)
 
 
 def _listeners() -> list[tuple[str, int]]:
@@ -198,6 +202,7 @@ def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -
     ports |= set(range(world.base_port, world.base_port + world.ranks))
     return [
         *check_versions(_versions(), _vllm_words()),
+        *check_plugin(_plugin_facts()),
         *check_variables(sources.all(), trace_on=trace_on),
         *check_ephemeral([block for _, block in blocks], ephemeral_range()),
         *check_blocks(blocks),
@@ -274,6 +279,14 @@ def _vllm_words() -> str | None:
     if installed is None:
         return None
     return f"{installed.version} (as {installed.distribution})" if installed.distribution else "a source tree"
+
+
+def _plugin_facts() -> PluginFacts | None:
+    installed = find_vllm()
+    if installed is None:
+        return None
+    offered = importlib.metadata.entry_points(group=PLUGIN_GROUP, name="forwardpass")
+    return PluginFacts(installed.version, bool(offered), process_environment().get("VLLM_PLUGINS"))
 
 
 def _version(distribution: str) -> str | None:

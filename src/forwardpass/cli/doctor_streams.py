@@ -34,6 +34,8 @@ class World(Struct, frozen=True):
     """An engine started from this environment would generate forward passes."""
     local: bool = True
     """It is this host that was listened to, so its sockets can be looked at."""
+    plugin: bool = False
+    """The vLLM of this environment loads the plugin, so a variable is enough."""
 
 
 def listeners_of(table: str) -> list[tuple[str, int]]:
@@ -163,15 +165,21 @@ def check_arrival(world: World) -> Check:
             "arrival",
             Status.FAIL,
             "nothing arrives because nothing asks an engine for forward passes in this environment",
-            "start it with `forwardpass vllm serve MODEL --fpm-trace`, "
-            f"or `forwardpass vllm serve MODEL` with {FPM_TRACE.name}=1",
+            _how_to_start(world),
         )
     return Check(
         "arrival",
         Status.FAIL,
         "nothing arrives because no engine runs, or it runs without the instrumented scheduler",
-        "start it with `forwardpass vllm serve MODEL --fpm-trace`, and read the warnings at its start",
+        f"{_how_to_start(world)}, and read the warnings at its start",
     )
+
+
+def _how_to_start(world: World) -> str:
+    ours = "`forwardpass vllm serve MODEL --fpm-trace`"
+    if world.plugin:
+        return f"start it with `{FPM_TRACE.name}=1 vllm serve MODEL`, or with {ours}"
+    return f"start it with {ours}, or `forwardpass vllm serve MODEL` with {FPM_TRACE.name}=1"
 
 
 def blocks_of(

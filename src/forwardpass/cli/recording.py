@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from functools import partial
 from msgspec import Struct
 
 from forwardpass.clock import Clock, SystemClock
+from forwardpass.config.handover import draw_id
 from forwardpass.config.settings import CaptureMode, RelaySettings, Sources
 from forwardpass.errors import ForwardPassError
 from forwardpass.plane.base import PlaneContext
@@ -29,7 +29,7 @@ from forwardpass.relay.zmq_source import ZmqSource
 from forwardpass.trace.policy import TraceDecision, announce
 from forwardpass.trace.registry import TraceHandle, TraceRegistry
 from forwardpass.trace.sink import TraceCounts
-from forwardpass.wire.keys import MAX_PRODUCER_ID, Endpoint
+from forwardpass.wire.keys import Endpoint
 
 __all__ = ["Recording", "RecordingResult", "draw_id", "plane_words", "stop_on_signals"]
 
@@ -56,15 +56,6 @@ class RecordingResult(Struct, frozen=True):
     def received(self) -> int:
         """Messages received on all streams."""
         return sum(relay.received for relay in self.relays)
-
-
-def draw_id() -> str:
-    """Return a random id in decimal, 1 … 2**53 - 1 (decision D-29).
-
-    The launcher draws one per start, hands it to the engine as ``DYN_FPM_WORKER_ID`` and is the producer
-    under it, unless a producer id is fixed.
-    """
-    return str(1 + secrets.randbelow(MAX_PRODUCER_ID))
 
 
 class Recording:

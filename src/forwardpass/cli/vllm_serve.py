@@ -14,14 +14,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 from msgspec import Struct
 
 from forwardpass.cli.child import SignalPasser, run_child
+from forwardpass.cli.free_streams import free_targets
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.output import say
 from forwardpass.cli.recording import Recording, RecordingResult, draw_id, plane_words
 from forwardpass.cli.summary_view import format_bytes, summary_of_files
 from forwardpass.config import variables as v
+from forwardpass.config.handover import RECORDER, RecorderMark, process_start
 from forwardpass.config.settings import PublisherSettings, RelaySettings, Sources, process_environment
 from forwardpass.engines.vllm.arguments import read_arguments
 from forwardpass.engines.vllm.launch import (
@@ -33,8 +36,7 @@ from forwardpass.engines.vllm.launch import (
     load_config,
     plan_launch,
 )
-from forwardpass.errors import ConfigError, EngineError, ForwardPassError, PortUnavailable
-from forwardpass.publish.port_owner import port_owner
+from forwardpass.errors import ConfigError, EngineError, ForwardPassError
 from forwardpass.relay.targets import RelayTarget
 from forwardpass.trace.policy import TraceDecision, announce, decide
 from forwardpass.wire.ports import rank_port
@@ -87,7 +89,9 @@ def serve_vllm(request: ServeRequest) -> int:
     plan = _plan(request, installed, resolved, environment)
     for warning in plan.activation.warnings:
         logger.warning("%s", warning)
-    targets = _free_targets(plan, sources)
+    strict = bool(sources.resolve(v.STRICT).value)
+    targets = free_targets(plan.streams, plan.activation.base_port, strict=strict)
+    plan = _marked(plan, resolved)
     if not targets:
         _become(plan)
     return asyncio.run(_serve_recorded(request, plan, targets, resolved, sources))
@@ -158,24 +162,20 @@ def _plan(
     )
 
 
-def _free_targets(plan: LaunchPlan, sources: Sources) -> list[RelayTarget]:
-    """Return the streams to relay, without those whose port another process holds.
+def _marked(plan: LaunchPlan, resolved: _Resolved) -> LaunchPlan:
+    """Return the plan with the mark that keeps the plugin in the server from recording a second time.
 
-    The engine cannot bind such a port and serves without this rank's stream (decision D-13); a relay
-    would record somebody else's forward passes as ours.
+    It names this process also where nothing is recorded: then that was decided here. A process that
+    becomes vLLM keeps its number.
     """
-    targets = []
-    for rank, url in plan.streams:
-        port = rank_port(plan.activation.base_port, rank)
-        holder = port_owner(port)
-        if holder is None:
-            targets.append(RelayTarget(url, rank))
-            continue
-        taken = PortUnavailable(v.METRIC_PORT.name, port, "it is in use", holder)
-        if sources.resolve(v.STRICT).value:
-            raise taken
-        logger.error("rank %d: %s; its forward passes are not recorded; serving goes on", rank, taken)
-    return targets
+    started = process_start(os.getpid())
+    if started is None or not (plan.activation.generate or plan.activation.relay):
+        return plan
+    ranks = plan.ranks
+    mark = RecorderMark(
+        os.getpid(), started, plan.activation.base_port, ranks.first, ranks.count, resolved.asked.worker_id
+    )
+    return msgspec.structs.replace(plan, environment={**plan.environment, RECORDER: mark.text})
 
 
 def _become(plan: LaunchPlan) -> NoReturn:

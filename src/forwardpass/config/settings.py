@@ -1,4 +1,4 @@
-"""Knows how variables and flags become frozen settings. The only file that reads the environment.
+"""Knows how variables and flags become frozen settings. The only file that touches the environment.
 
 Precedence: flag, variable, default. Each feature's settings are built as one unit: the first invalid
 value raises :class:`~forwardpass.errors.ConfigError` and nothing of that feature is half applied.
@@ -30,6 +30,7 @@ __all__ = [
     "SourceSettings",
     "Sources",
     "TraceSettings",
+    "leave_to_children",
     "process_environment",
 ]
 
@@ -72,6 +73,11 @@ class Resolved(Struct, frozen=True):
 def process_environment() -> Mapping[str, str]:
     """Return a copy of this process's environment."""
     return dict(os.environ)
+
+
+def leave_to_children(name: str, text: str) -> None:
+    """Set a variable of this process's environment, for the processes that it starts from now on."""
+    os.environ[name] = text
 
 
 class Sources:

@@ -30,6 +30,10 @@ class OwnSource(ZmqSource):
     to be one: who gave it the id is its owner, and who listens here is not.
     """
 
+    reconnect_ms = (20, 40)
+    """Our engine is on this host, where a refused connection costs next to nothing, and one that runs in
+    the process that built it may compute its first pass a moment after it has bound the port."""
+
     def __init__(
         self, url: str, *, worker_id: str, receive_hwm: int = RECEIVE_HWM, clock: Clock | None = None
     ) -> None:

@@ -79,6 +79,9 @@ class ZmqSource:
     here blocks. For one thread; raises :class:`ConfigError` for a URL that cannot be connected to.
     """
 
+    reconnect_ms = (RECONNECT_MS, RECONNECT_MAX_MS)
+    """First and longest wait before a refused connection is tried again."""
+
     def __init__(self, url: str, *, receive_hwm: int = RECEIVE_HWM) -> None:
         self.url = check_url(url)
         self.connects = 0
@@ -105,8 +108,9 @@ class ZmqSource:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, self._receive_hwm)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        first, longest = self.reconnect_ms
+        socket.setsockopt(zmq.RECONNECT_IVL, first)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, longest)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_SECONDS)

@@ -20,6 +20,7 @@ __all__ = [
     "CONTRACT",
     "NEWEST_READ",
     "OLDEST_READ",
+    "PLUGIN_GROUP",
     "RankFacts",
     "Symbol",
     "installed_queue_rules",
@@ -35,6 +36,9 @@ OLDEST_READ, NEWEST_READ = "0.28", "0.33"
 
 UTILITY = "set_fpm_worker_id"
 """Name of the engine core's utility call that sets the worker id (decision D-15)."""
+
+PLUGIN_GROUP = "vllm.general_plugins"
+"""The entry points that vLLM loads in each of its processes."""
 
 
 class Symbol(NamedTuple):

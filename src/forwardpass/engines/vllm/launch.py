@@ -33,6 +33,7 @@ __all__ = [
     "load_config",
     "plan_launch",
     "serve_command",
+    "stream_urls",
 ]
 
 SCHEDULER = "forwardpass.engines.vllm.scheduler.ForwardPassScheduler"
@@ -146,7 +147,7 @@ def plan_launch(
         environment=child_environment(environment, activation, asked),
         activation=activation,
         ranks=ranks,
-        streams=_streams(activation, ranks, asked.bind_host),
+        streams=stream_urls(activation.base_port, ranks, asked.bind_host) if activation.relay else (),
     )
 
 
@@ -195,11 +196,10 @@ def child_environment(environment: Mapping[str, str], activation: Activation, as
     return changed
 
 
-def _streams(activation: Activation, ranks: LocalRanks, bind_host: str) -> tuple[tuple[int, str], ...]:
-    if not activation.relay:
-        return ()
+def stream_urls(base_port: int, ranks: LocalRanks, bind_host: str) -> tuple[tuple[int, str], ...]:
+    """Return (global rank, URL) of the stream of each rank, for a reader on this host."""
     host = _connectable(bind_host)
-    return tuple((rank, f"tcp://{host}:{rank_port(activation.base_port, rank)}") for rank in ranks.ranks)
+    return tuple((rank, f"tcp://{host}:{rank_port(base_port, rank)}") for rank in ranks.ranks)
 
 
 def _connectable(bind_host: str) -> str:
