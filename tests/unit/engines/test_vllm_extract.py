@@ -7,7 +7,7 @@ from vllm_shapes import Output, Row, output, prompt
 
 from forwardpass.engines.vllm.extract import known_lengths, scheduled_metrics
 from forwardpass.engines.vllm.requests import RequestMemory
-from forwardpass.engines.vllm.steady import SteadyDecodes
+from forwardpass.engines.vllm.steady import RunningContexts
 from forwardpass.wire.schema import ScheduledRequestMetrics
 from forwardpass.wire.tally import Tally
 
@@ -17,10 +17,10 @@ class Source:
 
     def __init__(self) -> None:
         self.memory = RequestMemory()
-        self.steady = SteadyDecodes()
+        self.running = RunningContexts()
 
     def __call__(self, out: Output) -> ScheduledRequestMetrics:
-        return scheduled_metrics(out, known_lengths(out.scheduled_new_reqs), self.memory, self.steady)
+        return scheduled_metrics(out, known_lengths(out.scheduled_new_reqs), self.memory, self.running)
 
 
 @pytest.fixture
@@ -135,6 +135,38 @@ def test_a_request_preempted_in_its_prompt_resumes_as_what_it_was(source: Source
     assert source(out) == ScheduledRequestMetrics(1, 68, 0.0, 32, 0, 0, 0.0)
 
 
+def test_lost_kv_is_computed_again_as_a_prefill(source: Source) -> None:
+    """ENG-06, CASE-15: A request whose KV failed to arrive is set back while it runs. More tokens than a
+    decode computes are a prefill of what it knows (D-2), in chunks, until it is where it was; the decodes
+    beside it stay decodes.
+    """
+    source(output(new=[(prompt("a", 100, computed=96), 4), (prompt("b", 7), 7)]))
+
+    first = source(output(Row("a", 32, 1, 64), Row("b", 7, 1)))
+    second = source(output(Row("a", 96, 1, 5), Row("b", 8, 2)))
+    third = source(output(Row("a", 101, 2), Row("b", 9, 3)))
+
+    assert first == ScheduledRequestMetrics(1, 64, 0.0, 32, 1, 7, 0.0)
+    assert second == ScheduledRequestMetrics(1, 5, 0.0, 96, 1, 8, 0.0)
+    assert third == decodes(2, 110, 46.0**2)
+    assert source.memory.recomputing == {}
+
+
+def test_lost_kv_is_found_beside_prompts_and_drafts(source: Source) -> None:
+    """CASE-15: Drafts are no sign of it, and in a mixed pass each request is told apart."""
+    source(output(new=[(prompt("a", 100), 100), (prompt("b", 7), 7), (prompt("c", 50), 10)]))
+    mixed = output(
+        Row("a", 64, 1, 40),
+        Row("b", 7, 1, 4),
+        Row("c", 10, 0, 20),
+        new=[(prompt("d", 30), 30)],
+        drafts={"a": [1, 2, 3], "b": [4, 5, 6]},
+    )
+
+    spread = Tally.of([101, 50, 30]).variance
+    assert source(mixed) == ScheduledRequestMetrics(3, 37 + 20 + 30, spread, 64 + 10, 1, 7, 0.0)
+
+
 def test_live_token_lists_are_read_when_the_pass_is_scheduled(source: Source) -> None:
     """The token lists in a record belong to the request and grow before its output comes."""
     record = prompt("a", 50, prefill_token_ids=[0] * 80)
@@ -142,7 +174,7 @@ def test_live_token_lists_are_read_when_the_pass_is_scheduled(source: Source) ->
     lengths = known_lengths(out.scheduled_new_reqs)
     assert record.prefill_token_ids is not None
     record.prefill_token_ids.append(1)
-    scheduled_metrics(out, lengths, source.memory, source.steady)
+    scheduled_metrics(out, lengths, source.memory, source.running)
 
     assert source.memory.recomputing == {"a": 80}
 
@@ -176,7 +208,7 @@ def test_steady_decodes_are_counted_exactly(source: Source) -> None:
         moved = [Row(row.id, row.computed + step, row.outputs + step) for row in rows]
         expected = Tally.of([row.computed for row in moved])
         assert source(output(*moved)) == decodes(3, expected.total, expected.variance)
-    other = output(Row("a", 15, 6, 3), Row("b", 19, 7), Row("d", 1005, 8))
+    other = output(Row("a", 15, 6, 3), Row("b", 19, 7), Row("d", 1005, 8), drafts={"a": [1, 2]})
     expected = Tally.of([15, 19, 1005])
     assert source(other) == decodes(3, expected.total, expected.variance)
 
@@ -187,27 +219,3 @@ def test_a_pass_between_two_of_the_same_requests_breaks_the_chain(source: Source
     source(output(Row("a", 11, 2), new=[(prompt("x", 8), 8)]))
 
     assert source(output(Row("a", 12, 3), Row("b", 20, 1))) == decodes(2, 32, 16.0)
-
-
-def test_a_step_of_several_tokens_is_no_base_for_the_next() -> None:
-    """After a speculative step the sum may grow by n although no length grew by one: it is recounted."""
-    steady, ids = SteadyDecodes(), ["a", "b"]
-    steady.follow(ids, [10, 20], scheduled_tokens=6)
-
-    assert steady.follow(ids, [12, 20], scheduled_tokens=2) == Tally.of([12, 20])
-
-
-def test_a_rollback_is_recounted() -> None:
-    """A length that shrank, as after a failed KV load, is seen in the sum."""
-    steady, ids = SteadyDecodes(), ["a", "b"]
-    steady.follow(ids, [10, 20], scheduled_tokens=2)
-
-    assert steady.follow(ids, [5, 21], scheduled_tokens=2) == Tally.of([5, 21])
-
-
-def test_other_requests_with_the_same_sum_are_recounted() -> None:
-    """The sum alone proves nothing: the ids must be the same, in the same order."""
-    steady = SteadyDecodes()
-    steady.follow(["a", "b"], [10, 20], scheduled_tokens=2)
-
-    assert steady.follow(["a", "c"], [1, 31], scheduled_tokens=2) == Tally.of([1, 31])

@@ -96,11 +96,32 @@ def test_an_empty_step_ends_the_count_and_is_no_pass(bench: Bench) -> None:
     bench.run(0.25)
 
     assert bench.times == pytest.approx([0.25, 0.25])
+    assert bench.publisher.queue_notes == [EMPTY_QUEUE, WAITING, WAITING]
+
+
+def test_what_waits_is_noted_before_a_pass(bench: Bench) -> None:
+    """ENG-08, CASE-14, TRAP-15: A pass may take long, an idle engine's first one too: heartbeats have the
+    queue as it is when the pass begins (D-3).
+    """
+    bench.queue = WAITING
+    bench.schedule(output(Row("a", 10, 1)))
+
     assert bench.publisher.queue_notes == [WAITING]
+    assert bench.publisher.messages == []
+
+
+def test_what_waits_is_noted_when_requests_come_and_go(bench: Bench) -> None:
+    """ENG-08, CASE-13: A paused engine makes no step, and its heartbeats still have the real queue (D-3)."""
+    bench.queue = WAITING
+    bench.recorder.queue_changed()
+    bench.queue = EMPTY_QUEUE
+    bench.recorder.queue_changed()
+
+    assert bench.publisher.queue_notes == [WAITING, EMPTY_QUEUE]
 
 
 def test_overlapped_batches_are_matched_to_their_own_schedules(bench: Bench) -> None:
-    """In async order (schedule, schedule, output) the first output spans from its own schedule; then
+    """CASE-16: In async order (schedule, schedule, output) the first output spans from its own schedule; then
     periods follow, whatever is in flight.
     """
     one, two, three = (output(Row("a", 10 + step, 1 + step)) for step in range(3))
@@ -155,7 +176,7 @@ def test_outputs_that_never_return_do_not_grow_the_recorder(bench: Bench) -> Non
 def test_empty_outputs_forget_finished_requests(bench: Bench) -> None:
     """The ids of finished requests may come with a step that runs nothing."""
     bench.run(0.1, output(new=[(prompt("a", 100), 40)]))
-    bench.settle(Output({}, finished_req_ids={"a"}))
+    bench.settle(bench.schedule(Output({}, finished_req_ids={"a"})))
     bench.run(0.1, output(Row("a", 40, 0, 60)))
 
     assert bench.recorder._memory.lengths == {}
@@ -232,8 +253,9 @@ def test_the_null_recorder_takes_every_call() -> None:
         recorder.scheduled(object()),
         recorder.arrived(),
         recorder.finished(object()),
+        recorder.queue_changed(),
         recorder.set_worker_id("1"),
         recorder.close(),
     ]
 
-    assert calls == [None] * 5
+    assert calls == [None] * len(calls)

@@ -8,11 +8,11 @@ squares is taken back rather than taken again. ``num_computed_tokens`` in an out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from forwardpass.engines.vllm.requests import RequestMemory
-from forwardpass.engines.vllm.steady import SteadyDecodes
+from forwardpass.engines.vllm.steady import RunningContexts
 from forwardpass.wire.schema import ScheduledRequestMetrics
 from forwardpass.wire.tally import Tally, sum_and_variance
 
@@ -40,41 +40,49 @@ def prompt_length(new: Any) -> int:
 
 
 def scheduled_metrics(
-    output: Any, lengths: Sequence[int], memory: RequestMemory, steady: SteadyDecodes
+    output: Any, lengths: Sequence[int], memory: RequestMemory, running: RunningContexts
 ) -> ScheduledRequestMetrics:
     """Return what ``output`` ran; ``lengths`` are its :func:`known_lengths`.
 
-    Outputs must be given in the order in which they were scheduled. Updates ``memory`` and ``steady``.
+    Outputs must be given in the order in which they were scheduled. Updates ``memory`` and ``running``.
     """
     # HOT PATH: 256 decoding requests, 6 us with hot caches (benchmarks/bench_extract.py).
     if output.finished_req_ids:
         memory.forget(output.finished_req_ids)
     cached = output.scheduled_cached_reqs
+    if cached.resumed_req_ids:  # their lengths are no continuation
+        running.reset()
+    listed = running.follow(cached.req_ids, cached.num_computed_tokens, output.finished_req_ids)
     if (
         output.scheduled_new_reqs
         or cached.resumed_req_ids
         or memory.recomputing
         or not all(cached.num_output_tokens)
+        or _undrafted(output) > listed.n
     ):
-        steady.reset()
-        return _with_prefills(output, lengths, memory)
-    decode = steady.follow(cached.req_ids, cached.num_computed_tokens, output.total_num_scheduled_tokens)
-    return ScheduledRequestMetrics(0, 0, 0.0, 0, decode.n, decode.total, decode.variance)
+        return _with_prefills(output, lengths, memory, running, listed)
+    if output.total_num_scheduled_tokens != listed.n:  # who knows how many drafts will be accepted
+        running.reset()
+    return ScheduledRequestMetrics(0, 0, 0.0, 0, listed.n, listed.total, listed.variance)
 
 
-def _with_prefills(output: Any, lengths: Sequence[int], memory: RequestMemory) -> ScheduledRequestMetrics:
+def _with_prefills(
+    output: Any, lengths: Sequence[int], memory: RequestMemory, running: RunningContexts, listed: Tally
+) -> ScheduledRequestMetrics:
     cached = output.scheduled_cached_reqs
-    decode = Tally.of(cached.num_computed_tokens)
+    decode = Tally(listed.n, listed.total, listed.squares)
     prefills = _Prefills(output)
-    for position, length in _continued(output, memory):
-        computed = cached.num_computed_tokens[position]
-        decode.remove(computed)
-        prefills.add(cached.req_ids[position], computed, length)
     for new, length in zip(output.scheduled_new_reqs, lengths, strict=True):
-        request_id, computed = new.req_id, new.num_computed_tokens
+        request_id, computed, prompt = new.req_id, new.num_computed_tokens, prompt_length(new)
         tokens = prefills.add(request_id, computed, length)
-        generated_before = length > prompt_length(new)
-        memory.list_anew(request_id, length, computed + tokens if generated_before else length)
+        memory.list_anew(request_id, prompt, computed + tokens if length > prompt else length, length)
+    prefills.add_listed(cached, _continued(output, memory), decode)
+    if _undrafted(output) > prefills.tokens + decode.n:
+        prefills.add_listed(cached, _set_back(output, memory, prefills.listed), decode)
+    if output.total_num_scheduled_tokens == prefills.tokens + decode.n:
+        running.ran(prefills.listed)
+    else:
+        running.reset()
     _, variance = sum_and_variance(prefills.lengths)
     return ScheduledRequestMetrics(
         len(prefills.lengths),
@@ -90,7 +98,7 @@ def _with_prefills(output: Any, lengths: Sequence[int], memory: RequestMemory) -
 class _Prefills:
     """The prefills of one pass."""
 
-    __slots__ = ("_drafts", "_scheduled", "kv_tokens", "lengths", "tokens")
+    __slots__ = ("_drafts", "_scheduled", "kv_tokens", "lengths", "listed", "tokens")
 
     def __init__(self, output: Any) -> None:
         self._scheduled = output.num_scheduled_tokens
@@ -98,6 +106,8 @@ class _Prefills:
         self.tokens = 0
         self.kv_tokens = 0
         self.lengths: list[int] = []
+        self.listed: dict[int, int] = {}
+        """Tokens by position, of those that were listed before."""
 
     def add(self, request_id: str, computed: int, length: int) -> int:
         """Count one request; return the tokens computed for it in this pass.
@@ -112,6 +122,20 @@ class _Prefills:
         self.kv_tokens += computed
         self.lengths.append(length)
         return tokens
+
+    def add_listed(self, cached: Any, found: Iterable[tuple[int, int]], decode: Tally) -> None:
+        """Count requests by position and length, and take them out of ``decode``."""
+        for position, length in found:
+            computed = cached.num_computed_tokens[position]
+            decode.remove(computed)
+            self.listed[position] = self.add(cached.req_ids[position], computed, length)
+
+
+def _undrafted(output: Any) -> int:
+    """Return the tokens of a pass without drafts; a decode computes one."""
+    total: int = output.total_num_scheduled_tokens
+    drafts = output.scheduled_spec_decode_tokens
+    return total - sum(len(drafts[request_id]) for request_id in drafts) if drafts else total
 
 
 def _continued(output: Any, memory: RequestMemory) -> list[tuple[int, int]]:
@@ -138,6 +162,19 @@ def _continued(output: Any, memory: RequestMemory) -> list[tuple[int, int]]:
             found.append((position, length))
         memory.recompute(request_id, computed + output.num_scheduled_tokens[request_id], length)
     return found
+
+
+def _set_back(output: Any, memory: RequestMemory, counted: Container[int]) -> Iterator[tuple[int, int]]:
+    """Yield position and length of requests that compute more than a decode does, but for the positions
+    that are ``counted``: KV from elsewhere failed to arrive, and vLLM set them back while they ran.
+    """
+    cached, drafts = output.scheduled_cached_reqs, output.scheduled_spec_decode_tokens
+    for position, request_id in enumerate(cached.req_ids):
+        tokens = output.num_scheduled_tokens[request_id]
+        if tokens - len(drafts.get(request_id, ())) > 1 and position not in counted:
+            length = memory.lengths.get(request_id, 0) + cached.num_output_tokens[position]
+            memory.recompute(request_id, cached.num_computed_tokens[position] + tokens, length)
+            yield position, length
 
 
 def _zeros(values: list[int]) -> Iterable[int]:

@@ -1,6 +1,6 @@
 """Knows when a pass began and ended and hands what it did to the publisher; the engine never notices.
 
-The scheduler subclass calls four methods. Whatever goes wrong in them stays in here: counted, said once
+The scheduler subclass calls its methods. Whatever goes wrong in them stays in here: counted, said once
 and then once a minute, and serving goes on.
 """
 
@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from forwardpass.clock import Clock, SystemClock
 from forwardpass.engines.vllm.extract import known_lengths, scheduled_metrics
 from forwardpass.engines.vllm.requests import RequestMemory
-from forwardpass.engines.vllm.steady import SteadyDecodes
+from forwardpass.engines.vllm.steady import RunningContexts
 from forwardpass.quiet import QuietLog
-from forwardpass.wire.schema import FPM_VERSION, ForwardPassMetrics, QueuedRequestMetrics
+from forwardpass.wire.schema import (
+    FPM_VERSION,
+    ForwardPassMetrics,
+    QueuedRequestMetrics,
+    ScheduledRequestMetrics,
+)
 
 if TYPE_CHECKING:  # the publisher's module loads zmq
     from forwardpass.publish.publisher import Publisher
@@ -45,6 +50,10 @@ class Recorder(Protocol):
         """Take the scheduler output whose results the scheduler has just taken in."""
         ...
 
+    def queue_changed(self) -> None:
+        """Note what waits: requests came or went between two steps, and a paused engine makes no step."""
+        ...
+
     def set_worker_id(self, worker_id: str) -> None:
         """Write ``worker_id`` into every later message, heartbeats included (decision D-15)."""
         ...
@@ -68,11 +77,18 @@ class NullRecorder:
     def finished(self, output: Any) -> None:
         """Do nothing."""
 
+    def queue_changed(self) -> None:
+        """Do nothing."""
+
     def set_worker_id(self, worker_id: str) -> None:
         """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
+
+
+_Pass = tuple[Any, float, ScheduledRequestMetrics | None]
+"""A scheduler output, when it was scheduled, and what it runs (``None``: could not be counted)."""
 
 
 class PassRecorder:
@@ -93,7 +109,7 @@ class PassRecorder:
         "_memory",
         "_publisher",
         "_quiet",
-        "_steady",
+        "_running",
         "failures",
         "read_queue",
     )
@@ -112,20 +128,28 @@ class PassRecorder:
         self._clock: Clock = clock or SystemClock()
         self._quiet = QuietLog(logger, self._clock)
         self._memory = RequestMemory()
-        self._steady = SteadyDecodes()
-        # (output, scheduled at, known lengths of its new requests), oldest first
-        self._in_flight: deque[tuple[Any, float, list[int]]] = deque(maxlen=MAX_IN_FLIGHT)
+        self._running = RunningContexts()
+        # (output, scheduled at, what it runs), oldest first
+        self._in_flight: deque[_Pass] = deque(maxlen=MAX_IN_FLIGHT)
         self._arrived_at = 0.0
         self._last_output_at = 0.0
 
     def scheduled(self, output: Any) -> None:
-        """Stamp a pass that is about to run. Empty outputs are not passes."""
-        # HOT PATH: 1 us.
+        """Stamp and count a pass that is about to run. Empty outputs are not passes.
+
+        It is counted here and not when its output comes: vLLM has just built the lists, so they are
+        still in the processor's caches, and with a batch in flight nobody waits for this moment.
+        """
+        # HOT PATH: 256 decoding requests, 7 us.
         try:
             if output.total_num_scheduled_tokens > 0:
-                new = output.scheduled_new_reqs
-                lengths = known_lengths(new) if new else []
-                self._in_flight.append((output, self._clock.monotonic(), lengths))
+                now = self._clock.monotonic()
+                self._in_flight.append((output, now, None))
+                self._in_flight[-1] = (output, now, self._count(output))
+                # Should the pass take long, this is what heartbeats say waits (decision D-3).
+                self._publisher.note_queue(self.read_queue())
+            else:
+                self._memory.forget(output.finished_req_ids)
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
             self._failed("scheduled", error)
 
@@ -135,7 +159,7 @@ class PassRecorder:
 
     def finished(self, output: Any) -> None:
         """Publish the pass, or note the queue after an empty step."""
-        # HOT PATH: 20 us at 256 scheduled and 100 waiting, hot caches (benchmarks/bench_extract.py).
+        # HOT PATH: 3 us, whatever ran and whatever waits.
         try:
             if output.total_num_scheduled_tokens > 0:
                 self._publish(output)
@@ -145,9 +169,11 @@ class PassRecorder:
             self._failed("finished", error)
 
     def _publish(self, output: Any) -> None:
-        scheduled_at, lengths = self._take(output)
+        scheduled_at, scheduled = self._take(output)
         since = self._last_output_at or scheduled_at
         self._last_output_at = self._arrived_at
+        if scheduled is None:  # it has been said that counting it failed
+            return
         self._publisher.publish(
             ForwardPassMetrics(
                 FPM_VERSION,
@@ -155,18 +181,21 @@ class PassRecorder:
                 0,
                 0,
                 self._arrived_at - since if since else 0.0,
-                scheduled_metrics(output, lengths, self._memory, self._steady),
+                scheduled,
                 self.read_queue(),
             )
         )
 
     def _empty(self, output: Any) -> None:
         self._last_output_at = 0.0
-        self._memory.forget(output.finished_req_ids)
         self._publisher.note_queue(self.read_queue())
 
-    def _take(self, output: Any) -> tuple[float, list[int]]:
-        """Return when ``output`` was scheduled and its new requests' lengths.
+    def _count(self, output: Any) -> ScheduledRequestMetrics:
+        new = output.scheduled_new_reqs
+        return scheduled_metrics(output, known_lengths(new) if new else (), self._memory, self._running)
+
+    def _take(self, output: Any) -> tuple[float, ScheduledRequestMetrics | None]:
+        """Return when ``output`` was scheduled and what it ran.
 
         Outputs come back in the order of their schedules. One that was never seen leaves the others
         alone; one that overtook others drops them, for they will not come.
@@ -174,11 +203,19 @@ class PassRecorder:
         in_flight = self._in_flight
         if not in_flight or in_flight[0][0] is not output:
             if not any(entry[0] is output for entry in in_flight):
-                return 0.0, known_lengths(output.scheduled_new_reqs)
+                return 0.0, self._count(output)
             while in_flight[0][0] is not output:
                 in_flight.popleft()
-        _, scheduled_at, lengths = in_flight.popleft()
-        return scheduled_at, lengths
+        _, scheduled_at, scheduled = in_flight.popleft()
+        return scheduled_at, scheduled
+
+    def queue_changed(self) -> None:
+        """Note what waits: requests came or went between two steps, and a paused engine makes no step."""
+        # HOT PATH: 1 us for each request that comes, once, and for each call that aborts some.
+        try:
+            self._publisher.note_queue(self.read_queue())
+        except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
+            self._failed("queue_changed", error)
 
     def set_worker_id(self, worker_id: str) -> None:
         """Write ``worker_id`` into every later message, heartbeats included (decision D-15)."""

@@ -18,10 +18,10 @@ class RequestMemory:
 
     def __init__(self) -> None:
         self.lengths: dict[str, int] = {}
-        """Known tokens when the request was listed as new: its prompt's length, first of all."""
+        """The prompt's length, by request."""
         self.recomputing: dict[str, int] = {}
-        """Preempted requests whose tokens are being computed again in more than one pass: the length
-        at which they are back where they were (decision D-2).
+        """Requests whose tokens are being computed again in more than one pass, after preemption or a
+        failed load of KV: the length at which they are back where they were (decision D-2).
         """
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -31,9 +31,9 @@ class RequestMemory:
             lengths.pop(request_id, None)
             recomputing.pop(request_id, None)
 
-    def list_anew(self, request_id: str, length: int, reached: int) -> None:
-        """Note that a request is listed as new with ``length`` known tokens; as :meth:`recompute`."""
-        self.lengths[request_id] = length
+    def list_anew(self, request_id: str, prompt: int, reached: int, length: int) -> None:
+        """Note that a request with a ``prompt`` so long is listed as new; the rest as :meth:`recompute`."""
+        self.lengths[request_id] = prompt
         self.recompute(request_id, reached, length)
 
     def recompute(self, request_id: str, reached: int, length: int) -> None:

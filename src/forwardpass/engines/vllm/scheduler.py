@@ -46,6 +46,17 @@ class ForwardPassScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not
         self._forwardpass.finished(scheduler_output)
         return result
 
+    def add_request(self, *args: Any, **kwargs: Any) -> None:
+        """Take a request in as vLLM does, then note what waits."""
+        super().add_request(*args, **kwargs)
+        self._forwardpass.queue_changed()
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """Abort requests as vLLM does, then note what waits."""
+        finished = super().finish_requests(*args, **kwargs)
+        self._forwardpass.queue_changed()
+        return finished
+
     def set_worker_id(self, worker_id: str) -> None:
         """Write ``worker_id`` into every later message; for engines built before it was known."""
         self._forwardpass.set_worker_id(worker_id)
