@@ -1,5 +1,6 @@
 # Every target works from a clean clone with nothing but make and Python 3.11 or newer.
-# Two environments are made when first needed: .venv (light) and .venv-vllm (a real vLLM on CPU, 3.5 GB).
+# Two environments are made when first needed: .venv (light) and .venv-vllm (a real vLLM on CPU, 3.5 GB);
+# test-vllm-matrix makes one more for each vLLM release.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -7,17 +8,22 @@ SHELL := /bin/bash
 PYTHON ?= python3
 LIGHT := .venv
 ENGINE := .venv-vllm
+MATRIX := .venvs-matrix
 REQUIREMENTS := requirements/test.txt requirements/dev.txt
 
 PYTEST_ARGS ?=
+VERSIONS ?=
+SUITES ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+MINUTES ?= 30
+SOAK_ARGS ?=
 
-.PHONY: help demo demo-vllm test check bench docs clean distclean
+.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm check bench docs clean distclean
 
 help: ## Show the targets.
 	@echo "Usage: make TARGET"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-19s %s\n", $$1, $$2}'
 
 demo: $(LIGHT)/.ready ## Record a simulated engine with two ranks for a few seconds and sum it up (no GPU).
 	@$(LIGHT)/bin/forwardpass demo $(DEMO_ARGS)
@@ -27,6 +33,12 @@ demo-vllm: $(ENGINE)/.ready ## The same with a real vLLM server on CPU and a tin
 
 test: $(LIGHT)/.ready $(ENGINE)/.ready ## Run every test, those with a real vLLM too (PYTEST_ARGS="-k codec" to choose).
 	@scripts/run_tests.sh $(LIGHT) $(ENGINE) $(PYTEST_ARGS)
+
+test-vllm-matrix: $(LIGHT)/.ready ## Run the tests with every supported vLLM release (VERSIONS="0.30 0.31" to choose).
+	@PYTHON="$(PYTHON)" $(LIGHT)/bin/python scripts/vllm_matrix.py $(VERSIONS) --suites $(SUITES)
+
+soak-vllm: $(ENGINE)/.ready ## Soak a real vLLM server: mixed load, recorders stopped and killed, all counted (MINUTES=30).
+	@$(ENGINE)/bin/python scripts/soak_vllm.py --minutes $(MINUTES) $(SOAK_ARGS)
 
 check: $(LIGHT)/.ready ## Check format, lint, types and the rules of the house.
 	@$(LIGHT)/bin/ruff format --check --quiet . || { echo "make check: run .venv/bin/ruff format ." >&2; exit 1; }
@@ -44,8 +56,8 @@ clean: ## Remove outputs and caches.
 	@rm -rf build dist site demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## Remove both environments as well.
-	@rm -rf $(LIGHT) $(ENGINE)
+distclean: clean ## Remove all environments as well.
+	@rm -rf $(LIGHT) $(ENGINE) $(MATRIX)
 
 $(LIGHT)/.ready: pyproject.toml $(REQUIREMENTS) scripts/setup_light_env.sh
 	@PYTHON="$(PYTHON)" scripts/setup_light_env.sh $(LIGHT)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import tomllib
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +79,14 @@ def test_the_scheduler_class_resolves_by_its_dotted_path() -> None:
     found = resolve_obj_by_qualname("forwardpass.engines.vllm.scheduler.ForwardPassScheduler")
 
     assert issubclass(found, AsyncScheduler)
+
+
+def test_the_plugin_is_in_the_group_that_vllm_loads() -> None:
+    """The package's entry point is in the group that every process of vLLM loads by itself."""
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
+    groups = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["entry-points"]
+
+    assert list(groups[import_module("vllm.plugins").DEFAULT_PLUGINS_GROUP]) == ["forwardpass"]
 
 
 def test_one_method_is_added_to_vllm_and_nothing_else_changes() -> None:
