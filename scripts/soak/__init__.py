@@ -1,0 +1,1 @@
+"""A soak of the real engine: load, restarts, witnesses, and what must hold afterwards."""
