@@ -151,6 +151,17 @@ def test_a_foreign_scheduler_is_kept_and_not_recorded(scheduler: Any) -> None:
     assert len(plan.warnings) == 1
 
 
+def test_a_scheduler_of_vllms_own_is_not_called_an_option() -> None:
+    """ENG-43: vLLM picks one itself for some models; then nobody gave an option that could be removed."""
+    scheduler = "vllm.v1.core.sched.diffusion_scheduler.DiffusionScheduler"
+    plan = plan_engine(engine(scheduler=scheduler), Wish(trace=True))
+
+    assert (plan.generate, plan.inject, plan.record) == (False, False, False)
+    (warning,) = plan.warnings
+    assert scheduler in warning
+    assert "--scheduler-cls" not in warning
+
+
 @pytest.mark.parametrize("scheduler", [SCHEDULER, ours(), Derived])
 def test_our_class_given_by_hand_is_recorded(scheduler: Any) -> None:
     """ENG-43: Given by path or as a class, itself or as a base, ours is no foreign one."""

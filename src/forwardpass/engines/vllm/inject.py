@@ -109,8 +109,18 @@ def plan_engine(engine: BuiltEngine, wish: Wish) -> EnginePlan:
             and (activation.persist or wish.plane)
             and engine.ranks.count > 0
         ),
-        warnings=tuple(filter(None, (wish.warning, *activation.warnings))),
+        warnings=tuple(filter(None, (wish.warning, *_warnings(activation, foreign)))),
     )
+
+
+def _warnings(activation: Activation, foreign: str | None) -> tuple[str, ...]:
+    """Return what there is to say; of a scheduler of vLLM's own, which nobody may have chosen, in other words
+    than of an operator's.
+    """
+    if foreign is None or not foreign.startswith("vllm.") or activation.generate:
+        return activation.warnings
+    kept = f"vLLM's own scheduler class {foreign} is kept, so this engine has no forward passes to record"
+    return tuple(kept if foreign in line else line for line in activation.warnings)
 
 
 def prepare_engine(config: Any, *, headless: bool, sources: Sources) -> None:
