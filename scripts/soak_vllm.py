@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import pickle
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -63,7 +65,10 @@ def main() -> int:
         default="witness",
         help="stock: vLLM's own, to compare memory with; nothing is recorded then",
     )
+    parser.add_argument("--judge", action="store_true", help="only judge again what is in the output folder")
     arguments = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets its background ignore the first
+        signal.signal(number, signal.default_int_handler)
     if importlib.util.find_spec("vllm") is None:
         say(NO_VLLM.format(python=sys.executable).replace("demo-vllm", "soak-vllm"))
         return 3
@@ -77,20 +82,30 @@ def main() -> int:
 
 
 def _soak(arguments: argparse.Namespace) -> int:
-    folder: Path = arguments.output
+    kept = arguments.output / "soak.pickle"
+    if arguments.judge:
+        soak: Soak = pickle.loads(kept.read_bytes())
+    else:
+        soak = _make(arguments)
+        kept.write_bytes(pickle.dumps(soak))
+    verdict = judge(soak)
+    say(verdict.text())
+    page = arguments.page or (PAGE if soak.minutes >= PAGE_MINUTES else None)
+    if page is not None:
+        page.write_text(verdict.page(), encoding="utf-8")
+        say(f"written: {page}")
+    return 0 if verdict.ok else 1
+
+
+def _make(arguments: argparse.Namespace) -> Soak:
+    folder: Path = arguments.output.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "traces").mkdir(parents=True)
     make_model = [sys.executable, str(ROOT / "scripts" / "make_tiny_model.py"), str(MODEL)]
     subprocess.run(make_model, check=True, timeout=300, env=environment())
     soak = Soak(folder, arguments.minutes, arguments.seed, arguments.scheduler, SAMPLED_MS)
     _run(soak)
-    verdict = judge(soak)
-    say(verdict.text())
-    page = arguments.page or (PAGE if arguments.minutes >= PAGE_MINUTES else None)
-    if page is not None:
-        page.write_text(verdict.page(), encoding="utf-8")
-        say(f"written: {page}")
-    return 0 if verdict.ok else 1
+    return soak
 
 
 def _run(soak: Soak) -> None:
