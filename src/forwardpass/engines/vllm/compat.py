@@ -23,6 +23,7 @@ __all__ = [
     "PLUGIN_GROUP",
     "RankFacts",
     "Symbol",
+    "engine_args_class",
     "installed_queue_rules",
     "offer_utility",
     "queue_names",
@@ -67,7 +68,11 @@ CONTRACT: tuple[Symbol, ...] = (
     *_rows("vllm.entrypoints.cli", "module", "main"),
     *_rows("vllm.entrypoints.openai", "module", "api_server"),
     *_rows(f"{_SCHED}.async_scheduler", "class", "AsyncScheduler"),
-    *_rows(f"{_SCHED}.async_scheduler.AsyncScheduler", "method", "schedule update_from_output shutdown"),
+    *_rows(
+        f"{_SCHED}.async_scheduler.AsyncScheduler",
+        "method",
+        "schedule update_from_output shutdown add_request finish_requests",
+    ),
     *_rows(
         f"{_SCHED}.async_scheduler.AsyncScheduler.update_from_output",
         "parameter",
@@ -137,6 +142,11 @@ def vllm_version() -> str:
     is asked.
     """
     return str(import_module("vllm").__version__)
+
+
+def engine_args_class() -> Any:
+    """Return vLLM's ``EngineArgs``, or ``None`` where there is none."""
+    return getattr(import_module("vllm.engine.arg_utils"), "EngineArgs", None)
 
 
 # --- ranks -------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from importlib import import_module
 from typing import Any
 
 from forwardpass.config.settings import Sources
 from forwardpass.config.variables import STRICT
+from forwardpass.engines.vllm import compat
 from forwardpass.engines.vllm.inject import prepare_engine
 from forwardpass.engines.vllm.told import warn_once
 from forwardpass.errors import ForwardPassError
@@ -23,7 +23,6 @@ __all__ = ["METHOD", "wrap_engine_args", "wrap_method"]
 logger = logging.getLogger(__name__)
 
 METHOD = "create_engine_config"
-_MODULE, _CLASS = "vllm.engine.arg_utils", "EngineArgs"
 _MARK = "__forwardpass__"
 
 
@@ -32,10 +31,10 @@ def wrap_engine_args() -> None:
 
     May be called again: vLLM loads plugins as often as it likes.
     """
-    owner = getattr(import_module(_MODULE), _CLASS, None)
+    owner = compat.engine_args_class()
     if owner is None or not wrap_method(owner):
         warn_once(
-            f"{_MODULE}.{_CLASS}.{METHOD} of this vLLM is not as it was in the versions that are supported; "
+            f"EngineArgs.{METHOD} of this vLLM is not as it was in the versions that are supported; "
             "no forward passes are generated or recorded; serving goes on"
         )
 
