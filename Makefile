@@ -1,6 +1,6 @@
 # Every target works from a clean clone with nothing but make and Python 3.11 or newer.
 # Two environments are made when first needed: .venv (light) and .venv-vllm (a real vLLM on CPU, 3.5 GB);
-# test-vllm-matrix makes one more for each vLLM release.
+# test-vllm-matrix makes one more for each vLLM release, bench-vllm one with Dynamo's scheduler.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,6 +9,7 @@ PYTHON ?= python3
 LIGHT := .venv
 ENGINE := .venv-vllm
 MATRIX := .venvs-matrix
+REFERENCE := .venv-reference
 REQUIREMENTS := requirements/test.txt requirements/dev.txt
 
 PYTEST_ARGS ?=
@@ -19,7 +20,7 @@ DEMO_ARGS ?=
 MINUTES ?= 30
 SOAK_ARGS ?=
 
-.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm check bench docs clean distclean
+.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm check bench bench-vllm prove-exact docs clean distclean
 
 help: ## Show the targets.
 	@echo "Usage: make TARGET"
@@ -49,6 +50,13 @@ check: $(LIGHT)/.ready ## Check format, lint, types and the rules of the house.
 bench: $(LIGHT)/.ready ## Measure speed: ratios of two ways, run in turn (BENCH_ARGS="--quick").
 	@$(LIGHT)/bin/python benchmarks/run.py $(BENCH_ARGS)
 
+bench-vllm: $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure what recording costs vLLM, Dynamo's way and ours (BENCH_ARGS="--quick").
+	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher $(BENCH_ARGS)
+	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput $(BENCH_ARGS)
+
+prove-exact: $(LIGHT)/.ready ## Compare a million random steps of counting with rational arithmetic (a minute).
+	@$(LIGHT)/bin/python scripts/prove_exact.py
+
 docs: $(LIGHT)/.ready ## Write the generated reference pages again.
 	@$(LIGHT)/bin/python scripts/generate_docs.py
 
@@ -57,10 +65,13 @@ clean: ## Remove outputs and caches.
 	@find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## Remove all environments as well.
-	@rm -rf $(LIGHT) $(ENGINE) $(MATRIX)
+	@rm -rf $(LIGHT) $(ENGINE) $(MATRIX) $(REFERENCE)
 
 $(LIGHT)/.ready: pyproject.toml $(REQUIREMENTS) scripts/setup_light_env.sh
 	@PYTHON="$(PYTHON)" scripts/setup_light_env.sh $(LIGHT)
 
 $(ENGINE)/.ready: pyproject.toml requirements/test.txt scripts/setup_vllm_env.sh
 	@PYTHON="$(PYTHON)" scripts/setup_vllm_env.sh $(ENGINE)
+
+$(REFERENCE)/.ready: pyproject.toml requirements/test.txt scripts/setup_vllm_env.sh scripts/setup_reference_env.sh
+	@PYTHON="$(PYTHON)" scripts/setup_reference_env.sh $(REFERENCE)
