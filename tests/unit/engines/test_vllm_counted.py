@@ -28,6 +28,7 @@ class Request(Struct, order=False, eq=False):
     num_tokens: int
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
+    kv_transfer_params: dict[str, object] | None = None
 
     def __lt__(self, other: Request) -> bool:
         return self.request_id < other.request_id
@@ -183,6 +184,17 @@ def test_a_settled_prompt_is_not_looked_at_again() -> None:
 
     assert count.read() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
     assert count.read() is count.read()
+
+
+def test_a_prompt_that_will_be_transferred_is_looked_at() -> None:
+    """Connectors drop its last tokens after it was put into the queue."""
+    queue = Fcfs()
+    count = counted(queue)
+    queue.add_request(Request("a", 10, kv_transfer_params={"do_remote_decode": True}))
+    queue[0].num_tokens = 9
+
+    assert count.read() == QueuedRequestMetrics(1, 9, 0.0, 0, 0, 0.0)
+    assert count.differences == 0
 
 
 def test_an_empty_queue_is_one_shared_value() -> None:

@@ -101,7 +101,7 @@ CONTRACT: tuple[Symbol, ...] = (
         "req_ids resumed_req_ids num_computed_tokens num_output_tokens",
     ),
     *_rows("vllm.v1.request.Request", "attribute", "request_id status num_computed_tokens"),
-    *_rows("vllm.v1.request.Request", "attribute", "_all_token_ids", optional=True),
+    *_rows("vllm.v1.request.Request", "attribute", "_all_token_ids kv_transfer_params", optional=True),
     *_rows("vllm.v1.request.Request", "method", "num_tokens"),
     *_rows(
         "vllm.v1.request.RequestStatus",
@@ -233,11 +233,29 @@ def queue_rules(request_class: Any, statuses: Any, *, count_paused_sessions: boo
         statuses=_statuses,
         lengths=_lengths_reader(request_class),
         computed_tokens=attrgetter("num_computed_tokens"),
-        settled=frozenset(names[name] for name in _SETTLED if name in names),
+        settled=_settled_rule(frozenset(names[name] for name in _SETTLED if name in names)),
         prompts=frozenset(status for name, status in names.items() if name not in other),
         preempted=statuses.PREEMPTED,
         loading=statuses.WAITING_FOR_REMOTE_KVS,
     )
+
+
+def _settled_rule(statuses: frozenset[Any]) -> Callable[[Any], bool]:
+    """Return which requests that enter a queue cannot change before they leave it.
+
+    Ordinary prompts that nothing was computed of. On a prefill worker, connectors for mixed models drop
+    the last tokens of a prompt that is to be transferred, in ``Scheduler.add_request`` after it was put
+    into the queue (0.29 to 0.33) or at the head of it (0.28).
+    """
+
+    def settled(request: Any) -> bool:
+        return (
+            request.status in statuses
+            and not request.num_computed_tokens
+            and not getattr(request, "kv_transfer_params", None)
+        )
+
+    return settled
 
 
 # A comprehension reads an attribute with the interpreter's inline cache: 2 to 3 times faster than

@@ -40,9 +40,9 @@ RECOUNT_SECONDS = 10.0
 class QueueLedger:
     """What one queue holds: lengths of the prompts that cannot change while they wait, and the others.
 
-    A prompt that nothing was computed of yet keeps its length until it leaves. Every other request
-    (preempted, loading KV, a session between two inputs) may change while it waits, in length, status
-    or computed tokens; those are remembered as they are and read anew each time. Entering twice and
+    An ordinary prompt keeps its length until it leaves. Every other request (preempted, loading KV, a
+    session between two inputs) may change while it waits, in length, status or computed tokens; those
+    are remembered as they are and read anew each time. Entering twice and
     leaving without having entered do nothing, so it does not matter whether one method of a queue
     calls another.
     """
@@ -70,7 +70,7 @@ class QueueLedger:
             if request_id in self.lengths or request_id in self.others:
                 return
             self.changes += 1
-            if request.status in self._rules.settled and not request.num_computed_tokens:
+            if self._rules.settled(request):
                 (length,) = self._rules.lengths((request,))
                 self.lengths[request_id] = length
                 self.tally.add(length)

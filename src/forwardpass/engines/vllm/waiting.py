@@ -21,8 +21,8 @@ class QueueRules(NamedTuple):
     lengths: Callable[[Iterable[Any]], list[int]]
     """All known tokens of each request: the prompt, and what it generated before."""
     computed_tokens: Callable[[Any], int]
-    settled: frozenset[int]
-    """Statuses in which a prompt that nothing was computed of cannot change until it leaves its queue."""
+    settled: Callable[[Any], bool]
+    """Whether a request that enters a queue cannot change until it leaves it."""
     prompts: frozenset[int]
     """Statuses of requests that wait for (more) prefill. A status that is neither here nor one of the
     next two is not counted: a paused session has nothing to run (decision D-4).
