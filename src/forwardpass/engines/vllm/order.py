@@ -1,4 +1,4 @@
-"""Knows that a scheduler of vLLM's asynchronous kind must be the plain kind where its engine is synchronous."""
+"""Knows that a scheduler of the asynchronous kind must be the plain kind where its engine is synchronous."""
 
 from __future__ import annotations
 
