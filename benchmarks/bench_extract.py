@@ -9,24 +9,20 @@ admits a request takes one from the front of the queue and another joins at its 
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from enum import IntEnum
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from forwardpass.config.settings import PublisherSettings
 from forwardpass.engines.vllm.compat import queue_rules
+from forwardpass.engines.vllm.counted import CountedQueues, QueueLedger, count_in
 from forwardpass.engines.vllm.recorder import PassRecorder
-from forwardpass.engines.vllm.waiting import WaitingCount
 from forwardpass.publish.publisher import FpmPublisher
-from forwardpass.wire.codec import encode
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
+from forwardpass.wire.schema import ForwardPassMetrics
 from harness import Result, compare, run_script
+from plain_way import Status, plain_pass, waiting_thread
 
 SCHEDULED = (1, 32, 256, 1024)
 WAITING = (0, 100, 1000)
@@ -36,29 +32,53 @@ GOALS = {(256, 100): 0.2, (1024, 1000): 0.2}
 """Largest ratio to the plain way."""
 
 
-class Status(IntEnum):
-    """vLLM's statuses of requests that are not finished."""
-
-    WAITING = 1
-    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = 2
-    WAITING_FOR_REMOTE_KVS = 3
-    WAITING_FOR_STREAMING_REQ = 4
-    RUNNING = 5
-    PREEMPTED = 6
-
-
 class Request:
     """A waiting request, with vLLM's attribute and property."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, number: int) -> None:
+        self.request_id = f"cmpl-{number:032x}-0"
         self.status = Status.WAITING
         self.num_computed_tokens = 0
-        self._all_token_ids = [0] * length
+        self._all_token_ids = [0] * (50 + 31 * number % 2000)
 
     @property
     def num_tokens(self) -> int:
         """Known tokens."""
         return len(self._all_token_ids)
+
+
+class Queue(deque[Request]):
+    """First come, first served, as vLLM's queue is."""
+
+    def add_request(self, request: Request) -> None:
+        """Let ``request`` wait behind all others."""
+        self.append(request)
+
+    def pop_request(self) -> Request:
+        """Let the first one go."""
+        return self.popleft()
+
+    def prepend_request(self, request: Request) -> None:
+        """Let ``request`` wait before all others."""
+        self.appendleft(request)
+
+    def prepend_requests(self, requests: Any) -> None:
+        """Let ``requests`` wait before all others."""
+        self.extendleft(requests)
+
+    def remove_request(self, request: Request) -> None:
+        """Let ``request`` go."""
+        self.remove(request)
+
+    def remove_requests(self, requests: Any) -> None:
+        """Let ``requests`` go."""
+        for request in requests:
+            self.remove(request)
+
+    def admit(self) -> None:
+        """Admit the first; another comes, of the same length."""
+        if self:
+            self.add_request(self.pop_request())
 
 
 def make_outputs(scheduled: int) -> list[Any]:
@@ -99,86 +119,8 @@ def make_outputs(scheduled: int) -> list[Any]:
     return outputs
 
 
-class Running:
-    """Count, sum and Welford's running variance."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0
-        self.mean = 0.0
-        self.m2 = 0.0
-
-    def add(self, value: int) -> None:
-        """Take one value."""
-        self.count += 1
-        self.total += value
-        delta = value - self.mean
-        self.mean += delta / self.count
-        self.m2 += delta * (value - self.mean)
-
-    def variance(self) -> float:
-        """Population variance."""
-        return self.m2 / self.count if self.count > 1 else 0.0
-
-
-def plain_pass(
-    out: Any, queues: Sequence[Collection[Request]], lengths: dict[str, int], wall_time: float
-) -> ForwardPassMetrics:
-    """Count a pass request by request."""
-    prefill, decode, waiting, contexts = Running(), Running(), Running(), Running()
-    tokens = read = 0
-    for new in out.scheduled_new_reqs:
-        lengths[new.req_id] = len(new.prompt_token_ids)
-        prefill.add(lengths[new.req_id])
-        tokens += out.num_scheduled_tokens[new.req_id]
-        read += new.num_computed_tokens
-    cached = out.scheduled_cached_reqs
-    for index, request_id in enumerate(cached.req_ids):
-        computed = cached.num_computed_tokens[index]
-        if cached.num_output_tokens[index] == 0:
-            prefill.add(lengths.get(request_id, 0))
-            tokens += out.num_scheduled_tokens[request_id]
-            read += computed
-        else:
-            decode.add(computed)
-    for waiters in queues:
-        for request in waiters:
-            if request.status in (Status.PREEMPTED, Status.WAITING_FOR_REMOTE_KVS):
-                contexts.add(request.num_computed_tokens)
-            else:
-                waiting.add(request.num_tokens)
-    for request_id in out.finished_req_ids:
-        lengths.pop(request_id, None)
-    return ForwardPassMetrics(
-        wall_time=wall_time,
-        scheduled_requests=ScheduledRequestMetrics(
-            prefill.count, tokens, prefill.variance(), read, decode.count, decode.total, decode.variance()
-        ),
-        queued_requests=QueuedRequestMetrics(
-            waiting.count, waiting.total, waiting.variance(),
-            contexts.count, contexts.total, contexts.variance(),
-        ),
-    )  # fmt: skip
-
-
-@contextmanager
-def waiting_thread() -> Iterator[Callable[[ForwardPassMetrics], None]]:
-    """Give the hand-over to a thread that sleeps on a queue and encodes."""
-    handed: queue.Queue[ForwardPassMetrics | None] = queue.Queue(10_000)
-
-    def consume() -> None:
-        while (metrics := handed.get()) is not None:
-            encode(metrics)
-
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    yield handed.put_nowait
-    handed.put(None)
-    thread.join()
-
-
 def plain_way(
-    outputs: list[Any], queues: list[deque[Request]], hand_over: Callable[[ForwardPassMetrics], None]
+    outputs: list[Any], queues: tuple[Queue, Queue], hand_over: Callable[[ForwardPassMetrics], None]
 ) -> float:
     """Return the CPU seconds that the plain way takes for all passes."""
     lengths: dict[str, int] = {}
@@ -188,25 +130,32 @@ def plain_way(
         stamps.append(time.monotonic())
         now = time.monotonic()
         if out.scheduled_new_reqs:
-            queues[0].rotate(-1)
+            queues[0].admit()
         hand_over(plain_pass(out, queues, lengths, now - (last or stamps.popleft())))
         last = now
     return time.thread_time() - begin
 
 
-def our_way(outputs: list[Any], queues: list[deque[Request]], publisher: FpmPublisher) -> float:
+def our_way(outputs: list[Any], queues: tuple[Queue, Queue], publisher: FpmPublisher) -> float:
     """Return the CPU seconds that the recorder takes for all passes."""
-    waiting = WaitingCount(lambda: tuple(queues), queue_rules(Request, Status))
+    rules = queue_rules(Request, Status)
+    ledgers = (QueueLedger(rules), QueueLedger(rules))
+    for queue, ledger in zip(queues, ledgers, strict=True):
+        count_in(queue, ledger)
+    waiting = CountedQueues(lambda: queues, ledgers, rules)
+    waiting.read()  # the recount that comes every ten seconds
     recorder = PassRecorder(publisher, waiting.read)
     begin = time.thread_time()
     for out in outputs:
         recorder.scheduled(out)
         recorder.arrived()
         if out.scheduled_new_reqs:
-            queues[0].rotate(-1)
+            queues[0].admit()
         recorder.finished(out)
     seconds = time.thread_time() - begin
     assert recorder.failures == 0
+    for queue in queues:
+        queue.__class__ = Queue  # as it was
     return seconds
 
 
@@ -218,10 +167,7 @@ def main() -> list[Result]:
         for scheduled in SCHEDULED:
             outputs = make_outputs(scheduled)
             for waiting in WAITING:
-                queues: list[deque[Request]] = [
-                    deque(Request(50 + 31 * number % 2000) for number in range(waiting)),
-                    deque(),
-                ]
+                queues = (Queue(map(Request, range(waiting))), Queue())
                 results.append(
                     compare(
                         f"vllm pass, {scheduled} scheduled + {waiting} waiting",

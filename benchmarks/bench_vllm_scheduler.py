@@ -1,149 +1,165 @@
-"""What a pass costs inside vLLM's real scheduler, without a model: our hooks against plain ones.
+"""What a pass costs inside vLLM's real scheduler, without a model: ours against Dynamo's and a plain loop.
 
-Needs an environment with vLLM; says so and measures nothing without. The scheduler really schedules and
-takes in made-up tokens; the figure is the time spent in the hooks, per pass. The plain hooks are those of
-``bench_extract.py``: a running variance, request by request, and a ``queue.Queue`` to a waiting thread.
+Needs an environment with vLLM (``make bench-vllm`` makes one that has Dynamo's scheduler as well); says so
+and measures nothing without. All schedulers live in one process, carry the same load and take turns pass
+by pass, in random order; after each pass the thread sleeps a millisecond, as for a device, so that
+publishing threads run in nobody's time. Each stream has a reader in another process. The garbage
+collector is off. Two figures:
 
-Here the requests have not been touched since the step before, so what counts is memory that is not in the
-processor's caches: reading 100 waiting requests took 7 us at once again and 74 after a step (2026-11, two
-busy cores). ``bench_extract.py`` shows the hot side.
+* *added*: wall time that the scheduler's overrides add to vLLM's own methods (see ``scheduler_ways.py``);
+* *step*: CPU time of the whole step on the engine's thread, ``add_request`` included, so that what a queue
+  pays for counting itself is in it. The difference to vLLM alone is taken pass by pass.
+
+Here the requests have not been touched since the step before, and three other schedulers have run since:
+what counts is memory that is not in the processor's caches, as in an engine that serves.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from bench_extract import plain_pass, waiting_thread
-from forwardpass.config.settings import PublisherSettings, SourceSettings
-from forwardpass.publish.publisher import FpmPublisher
-from forwardpass.wire.schema import ForwardPassMetrics
-from harness import Result, from_rounds, rounds_for, run_script
+from harness import Result, from_rounds, is_quick, rounds_for, run_script
+from plain_way import waiting_thread
+from scheduler_load import DEVICE_SECONDS, Lane, Load, Sample
+from scheduler_ways import OURS, PLAIN, REFERENCE, VLLM, prepare_environment, ways
 
-ROOT = Path(__file__).resolve().parent.parent
-SIZES = ((32, 0), (256, 100), (1024, 1000))
-PASSES = 80
-
-
-class PlainRecorder:
-    """Counts a pass the plain way."""
-
-    def __init__(self, scheduler: Any, hand_over: Callable[[ForwardPassMetrics], None]) -> None:
-        self._scheduler = scheduler
-        self._hand_over = hand_over
-        self._lengths: dict[str, int] = {}
-
-    def scheduled(self, output: Any) -> None:
-        """Stamp the pass."""
-        time.monotonic()
-
-    def arrived(self) -> None:
-        """Note the time."""
-        time.monotonic()
-
-    def finished(self, output: Any) -> None:
-        """Count and hand over."""
-        queues = (self._scheduler.waiting, self._scheduler.kv_holding_waiting)
-        self._hand_over(plain_pass(output, queues, self._lengths, 0.001))
+SCHEDULED = (1, 32, 256, 1024)
+WAITING = (0, 10, 100, 1000, 4000)
+QUICK = (Load(32, 10), Load(256, 100))
+STEADY = (Load(256, 100, busy=False), Load(1024, 1000, busy=False))
+ROUNDS = 9
+PASSES = 40
+GOALS = {(256, 100): 1 / 10, (1024, 1000): 1 / 25}
+"""Largest ratio of what we add to what Dynamo's scheduler adds."""
+LONG_QUEUE_GOAL = 2.0
+"""Largest ratio of a pass with 4,000 waiting to one with 10."""
 
 
-class TimedRecorder:
-    """Passes calls on and adds up how long they took."""
-
-    def __init__(self, recorder: Any) -> None:
-        self._recorder = recorder
-        self.seconds: list[float] = []
-        self._now = 0.0
-
-    def scheduled(self, output: Any) -> None:
-        """Take a scheduled pass."""
-        begin = time.perf_counter()
-        self._recorder.scheduled(output)
-        self._now = time.perf_counter() - begin
-
-    def arrived(self) -> None:
-        """Take an arrival."""
-        begin = time.perf_counter()
-        self._recorder.arrived()
-        self._now += time.perf_counter() - begin
-
-    def finished(self, output: Any) -> None:
-        """Take a finished pass."""
-        begin = time.perf_counter()
-        self._recorder.finished(output)
-        self.seconds.append(self._now + time.perf_counter() - begin)
+def take_turns(lanes: list[Lane], rounds: int, rng: random.Random) -> list[list[list[Sample]]]:
+    """Return the samples: for each round, for each lane, one per pass."""
+    for lane in lanes:
+        lane.fill()
+    gc.collect()
+    gc.disable()
+    try:
+        return [_one_round(lanes, rng) for _ in range(rounds)]
+    finally:
+        gc.enable()
 
 
-def model_folder() -> str:
-    """Return the tiny model, made if need be."""
-    out = ROOT / "build" / "tiny-qwen3"
-    script = ROOT / "scripts" / "make_tiny_model.py"
-    subprocess.run([sys.executable, str(script), str(out)], check=True, timeout=120)
-    return str(out)
+def _one_round(lanes: list[Lane], rng: random.Random) -> list[list[Sample]]:
+    samples: list[list[Sample]] = [[] for _ in lanes]
+    order = list(range(len(lanes)))
+    for _ in range(PASSES):
+        rng.shuffle(order)
+        for number in order:
+            samples[number].append(lanes[number].step())
+            if not is_quick():
+                time.sleep(DEVICE_SECONDS)
+    return samples
 
 
-def drive(model: str, scheduled: int, waiting: int, recorder_for: Callable[[Any], Any]) -> float:
-    """Return the median seconds per pass in the hooks of a scheduler under that load."""
-    from bare_engine import build_scheduler, make_request
-    from vllm.v1.outputs import ModelRunnerOutput
+def median_of(samples: list[Sample], read: Callable[[Sample], float | None]) -> float:
+    """Return the median of one figure, 0.0 if there is none."""
+    values = [value for value in map(read, samples) if value is not None]
+    return statistics.median(values) if values else 0.0
 
-    from forwardpass.engines.vllm.scheduler import ForwardPassScheduler
 
-    class Scheduler(ForwardPassScheduler):
-        def open_recorder(self) -> Any:
-            self.timed = TimedRecorder(recorder_for(self))
-            return self.timed
+def measure(load: Load, classes: dict[str, type]) -> list[Result]:
+    """Compare all schedulers under one load."""
+    lanes = [Lane(label, cls, load, os.environ) for label, cls in classes.items()]  # type: ignore[arg-type]
+    try:
+        rounds = take_turns(lanes, rounds_for(ROUNDS), random.Random(load.scheduled))
+    finally:
+        for lane in lanes:
+            lane.close()
+    labels = list(classes)
+    added = {
+        label: [median_of(samples[at], lambda sample: sample.added) for samples in rounds]
+        for at, label in enumerate(labels)
+    }
+    goal = GOALS.get(load[:2]) if REFERENCE in labels else None
+    results = [from_rounds(f"added, {load}", _ours_last(added), goal=goal)]
+    results.append(from_rounds(f"step, {load}", _steps(labels, rounds), unit="us CPU"))
+    if load.busy and load.scheduled >= 256:
+        admit = {
+            label: [
+                median_of(samples[labels.index(label)], lambda sample: sample.admit_cpu) for samples in rounds
+            ]
+            for label in (VLLM, OURS)
+        }
+        results.append(from_rounds(f"add_request, {load}", admit, unit="us CPU"))
+    return results
 
-    scheduler = build_scheduler(
-        model, cls=Scheduler, blocks=60_000, max_seqs=scheduled, max_batched_tokens=8192
-    )  # fmt: skip
-    for number in range(scheduled + waiting):
-        prompt = [(number * 7 + index) % 1000 for index in range(40 + 31 * number % 200)]
-        scheduler.add_request(make_request(f"r{number}", prompt, 40 + number % 400))
-    skipped = PASSES // 4  # prefills of the first batch
-    for _ in range(PASSES + skipped):
-        output = scheduler.schedule()
-        ids = list(output.num_scheduled_tokens)
-        sampled = [[] if scheduler.requests[each].is_prefill_chunk else [5] for each in ids]
-        index = {each: place for place, each in enumerate(ids)}
-        result = ModelRunnerOutput(req_ids=ids, req_id_to_index=index, sampled_token_ids=sampled)
-        scheduler.update_from_output(output, result)
-    return statistics.median(scheduler.timed.seconds[skipped:])
+
+def _ours_last(figures: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return the figures with the strongest comparison first, then the clocks alone, ours last."""
+    order = [label for label in (REFERENCE, PLAIN, VLLM, OURS) if label in figures]
+    return {label: figures[label] for label in order}
+
+
+def _steps(labels: list[str], rounds: list[list[list[Sample]]]) -> dict[str, list[float]]:
+    """Return the CPU of whole steps: vLLM's median, and on top of it the median difference of each pass."""
+    figures: dict[str, list[float]] = {label: [] for label in labels}
+    for samples in rounds:
+        alone = [sample.step_cpu for sample in samples[labels.index(VLLM)]]
+        middle = statistics.median(alone)
+        for at, label in enumerate(labels):
+            differences = [s.step_cpu - base for s, base in zip(samples[at], alone, strict=True)]
+            figures[label].append(middle + statistics.median(differences))
+    return figures
+
+
+def long_queue(classes: dict[str, type]) -> Result:
+    """Compare a long queue with a short one, both ours."""
+    loads = (Load(256, 10), Load(256, 4000))
+    lanes = [Lane(OURS, classes[OURS], load, os.environ) for load in loads]  # type: ignore[arg-type]
+    try:
+        rounds = take_turns(lanes, rounds_for(ROUNDS), random.Random(1))
+    finally:
+        for lane in lanes:
+            lane.close()
+    figures = {
+        str(load): [median_of(samples[at], lambda sample: sample.added) for samples in rounds]
+        for at, load in enumerate(loads)
+    }
+    return from_rounds("added by forwardpass, long queue", figures, goal=LONG_QUEUE_GOAL)
+
+
+def loads() -> list[Load]:
+    """Return what to measure."""
+    if is_quick():
+        return list(QUICK)
+    return [Load(scheduled, waiting) for scheduled in SCHEDULED for waiting in WAITING] + list(STEADY)
 
 
 def main() -> list[Result]:
-    """Compare both kinds of hooks at every size."""
-    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR")
+    """Compare the schedulers at every size."""
+    prepare_environment()
     try:
         import vllm.v1.core.sched.async_scheduler  # noqa: F401
     except ImportError:
         print("bench_vllm_scheduler: skipped: no vllm", file=sys.stderr)
         return []
-    from forwardpass.engines.vllm.attach import record_to
-
-    sys.path.insert(0, str(ROOT / "tests" / "engine"))
-    model, results = model_folder(), []
-    publisher = FpmPublisher(PublisherSettings(base_port=0, worker_id="1"), dp_rank=0)
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "engine"))
+    results: list[Result] = []
     with waiting_thread() as hand_over:
-        ways: dict[str, Callable[[Any], Any]] = {
-            "running variance": lambda scheduler: PlainRecorder(scheduler, hand_over),
-            "forwardpass": lambda scheduler: record_to(publisher, scheduler, SourceSettings()),
-        }
-        for size in SIZES:
-            figures: dict[str, list[float]] = {label: [] for label in ways}
-            for number in range(rounds_for(5)):
-                order = list(ways.items())
-                for label, recorder_for in order if number % 2 == 0 else reversed(order):
-                    figures[label].append(drive(model, *size, recorder_for) * 1e6)
-            name = f"inside vllm, {size[0]} scheduled + {size[1]} waiting"
-            results.append(from_rounds(name, figures))
-    publisher.shutdown()
+        classes = ways(hand_over)
+        if REFERENCE not in classes:
+            print(
+                "bench_vllm_scheduler: without Dynamo's scheduler (make bench-vllm has it)", file=sys.stderr
+            )
+        for load in loads():
+            print(f"  {load}", file=sys.stderr, flush=True)
+            results += measure(load, classes)
+        results.append(long_queue(classes))
     return results
 
 

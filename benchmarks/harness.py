@@ -31,6 +31,7 @@ __all__ = [
     "Side",
     "compare",
     "from_rounds",
+    "is_quick",
     "percentile",
     "print_table",
     "rounds_for",
@@ -81,6 +82,11 @@ class Result(Struct, frozen=True):
 def set_quick(quick: bool = True) -> None:
     """Run only a few rounds: to see that a benchmark works, not what it says."""
     _state["quick"] = quick
+
+
+def is_quick() -> bool:
+    """Say whether only a few rounds were asked for."""
+    return _state["quick"]
 
 
 def rounds_for(wanted: int) -> int:
