@@ -59,6 +59,15 @@ def test_tests_name_clauses_that_exist() -> None:
     assert set(module.named_clauses()) <= set(module.clause_ids())
 
 
+def test_every_special_case_and_trap_has_a_test() -> None:
+    """Each special case of vLLM, and each known trap that concerns it, is named by a test that shows it."""
+    module = generator()
+    cases = {name for name in module.clause_ids() if name.startswith(("CASE-", "TRAP-"))}
+
+    assert cases - set(module.named_clauses()) == set()
+    assert len(cases) > 30
+
+
 def test_decisions_that_are_named_are_written_down() -> None:
     """Every decision D-n that code, a test or a page names stands in the list of decisions."""
     listed = set(DECISION.findall((ROOT / "docs" / "spec" / "decisions.md").read_text(encoding="utf-8")))

@@ -27,8 +27,8 @@ def queues(engine: BareEngine) -> list[QueuedRequestMetrics]:
 
 
 def test_a_chunked_prompt_reports_chunks_but_the_whole_length(tiny_model: str) -> None:
-    """ENG-05, WIRE-10: Tokens of a pass are its chunk's, earlier chunks are read, and the variance is that of
-    whole prompts in every chunk.
+    """ENG-05, CASE-17, TRAP-13, WIRE-10: Tokens of a pass are its chunk's, earlier chunks are read, and the
+    variance is that of whole prompts in every chunk.
     """
     engine = BareEngine(build_scheduler(tiny_model, max_batched_tokens=128))
     engine.scheduler.add_request(make_request("long", numbers(300), 3))
@@ -43,8 +43,8 @@ def test_a_chunked_prompt_reports_chunks_but_the_whole_length(tiny_model: str) -
 
 
 def test_a_prefix_hit_is_read_and_not_computed(tiny_model: str) -> None:
-    """ENG-04, WIRE-10: The cached part of a prompt counts as KV read; a prompt that is cached whole still
-    computes its last block or token.
+    """ENG-04, CASE-01, WIRE-10: The cached part of a prompt counts as KV read; a prompt that is cached whole
+    still computes its last block or token.
     """
     engine = BareEngine(build_scheduler(tiny_model))
     prompt = numbers(4 * BLOCK_TOKENS + 10)
@@ -64,8 +64,8 @@ def test_a_prefix_hit_is_read_and_not_computed(tiny_model: str) -> None:
 def test_a_preempted_request_waits_with_its_context_and_returns_as_prefill(
     tiny_model: str, depth: int, runner_v2: bool
 ) -> None:
-    """ENG-06, ENG-09: A preempted request waits as a decode of all its tokens (D-1). Back again, it is a
-    prefill of what must be computed anew, in chunks, whose length is all its known tokens, until it is
+    """ENG-06, ENG-09, CASE-05, CASE-06, TRAP-16: A preempted request waits as a decode of all its tokens
+    (D-1). Back again, it is a prefill of what must be computed anew, in chunks, whose length is all its known tokens, until it is
     where it was (D-2); both model runners, which list it differently, give the same messages.
     """
     scheduler = build_scheduler(
@@ -132,7 +132,7 @@ def test_the_real_queues_count_themselves(tiny_model: str, policy: str) -> None:
 
 
 def test_a_request_aborted_in_flight_still_counts(tiny_model: str) -> None:
-    """What ran is what the output says, also for a request that was gone when its output came."""
+    """CASE-12: What ran is what the output says, also for a request that was gone when its output came."""
     from vllm.v1.request import RequestStatus
 
     engine = BareEngine(build_scheduler(tiny_model, async_scheduling=True), depth=2)
@@ -146,8 +146,8 @@ def test_a_request_aborted_in_flight_still_counts(tiny_model: str) -> None:
 
 
 def test_idle_time_is_not_part_of_the_first_pass_after_it(tiny_model: str) -> None:
-    """ENG-03: The first pass after an empty step spans schedule to output, however long nothing happened; it
-    is never 0.0, which only heartbeats carry.
+    """ENG-03, TRAP-02: The first pass after an empty step spans schedule to output, however long nothing
+    happened; it is never 0.0, which only heartbeats carry.
     """
     engine = BareEngine(build_scheduler(tiny_model))
     for name in "ab":
@@ -162,7 +162,7 @@ def test_idle_time_is_not_part_of_the_first_pass_after_it(tiny_model: str) -> No
 
 
 def test_a_paused_session_is_not_queued(tiny_model: str) -> None:
-    """ENG-08: A streaming session that waits for input has nothing to run and is not counted (D-4); with the
+    """ENG-08, CASE-08: A streaming session that waits for input has nothing to run and is not counted (D-4); with the
     parity switch it is a queued prefill of all its tokens, as the reference has it.
     """
     from forwardpass.engines.vllm.attach import record_to
@@ -181,7 +181,7 @@ def test_a_paused_session_is_not_queued(tiny_model: str) -> None:
 
 
 def test_a_continued_session_is_a_prefill_of_its_new_input(tiny_model: str) -> None:
-    """New input makes a session a prefill again: what it holds is read, its length is everything."""
+    """CASE-08: New input makes a session a prefill again: what it holds is read, its length is everything."""
     engine = BareEngine(build_scheduler(tiny_model))
     engine.scheduler.add_request(make_request("s", numbers(40), 5, resumable=True))
     engine.run()
@@ -195,7 +195,7 @@ def test_a_continued_session_is_a_prefill_of_its_new_input(tiny_model: str) -> N
 
 
 def test_a_prompt_of_embeddings_counts_its_rows(tiny_model: str) -> None:
-    """ENG-07: A prompt without token ids has the length of its embeddings (D-5)."""
+    """ENG-07, CASE-10: A prompt without token ids has the length of its embeddings (D-5)."""
     import torch
 
     engine = BareEngine(build_scheduler(tiny_model))
@@ -208,7 +208,7 @@ def test_a_prompt_of_embeddings_counts_its_rows(tiny_model: str) -> None:
 
 
 def test_a_request_that_waits_for_its_grammar_is_a_queued_prefill(tiny_model: str) -> None:
-    """Compiling a grammar is part of waiting: the prompt is queued, in whichever queue vLLM keeps it."""
+    """CASE-09: Compiling a grammar is part of waiting: the prompt is queued, whichever queue vLLM keeps it in."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -233,9 +233,15 @@ def remote_scheduler(model: str) -> Any:
     return build_scheduler(model, kv_transfer=transfer)
 
 
+def limit_running(scheduler: Any, requests: int) -> None:
+    """Admit no more than ``requests`` at once; before vLLM 0.31 the limit was that of running ones."""
+    active = hasattr(scheduler, "max_num_active_reqs")
+    setattr(scheduler, "max_num_active_reqs" if active else "max_num_running_reqs", requests)
+
+
 def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(tiny_model: str) -> None:
-    """ENG-04, ENG-08: On the decode side of a disaggregated pair a request whose KV is on its way waits, in
-    the second queue, as a decode of the length in transit, also while only empty steps run (D-3).
+    """ENG-04, ENG-08, CASE-02, CASE-03, TRAP-15: On the decode side of a disaggregated pair a request whose
+    KV is on its way waits, in the second queue, as a decode of the length in transit, also while only empty steps run (D-3).
     When it has arrived the request is one prefill of one token that reads the rest.
     """
     engine = BareEngine(remote_scheduler(tiny_model))
@@ -244,7 +250,7 @@ def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(
     engine.step()
     moving = QueuedRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=100)
     assert engine.publisher.messages == []
-    assert engine.publisher.queue_notes == [moving, moving]
+    assert engine.publisher.queue_notes[-2:] == [moving, moving]
     engine.received = {"r"}
     engine.run(20)
 
@@ -253,9 +259,9 @@ def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(
 
 
 def test_prompts_and_kv_in_transit_wait_in_two_queues(tiny_model: str) -> None:
-    """ENG-08: Both queues are scanned: transfers in one, prompts in the other."""
+    """ENG-08, TRAP-03: Both queues are scanned: transfers in one, prompts in the other."""
     engine = BareEngine(remote_scheduler(tiny_model))
-    engine.scheduler.max_num_active_reqs = 1
+    limit_running(engine.scheduler, 1)
     engine.scheduler.add_request(make_request("far", numbers(64), 9))
     engine.step()
     engine.received = {"far"}
@@ -266,7 +272,7 @@ def test_prompts_and_kv_in_transit_wait_in_two_queues(tiny_model: str) -> None:
     engine.step()
 
     assert queues(engine)[-1] == QueuedRequestMetrics(2, 84, 4.0, 0, 0, 0.0)
-    engine.scheduler.max_num_active_reqs = 8
+    limit_running(engine.scheduler, 8)
     engine.step()
     assert queues(engine)[-1].num_decode_requests == 2
     assert queues(engine)[-1].sum_decode_kv_tokens == 84
@@ -284,7 +290,7 @@ def test_throttling_of_prefills_passes_through(tiny_model: str) -> None:
 
 
 def test_a_worker_id_can_be_set_late(tiny_model: str) -> None:
-    """WIRE-46: The scheduler, and the engine core's utility call, rename the running publisher (D-15)."""
+    """WIRE-46, TRAP-05: The scheduler, and the engine core's utility call, rename the running publisher (D-15)."""
     from vllm.v1.engine.core import EngineCore
 
     from forwardpass.engines.vllm import compat

@@ -29,13 +29,13 @@ def scheduler(**parallel: Any) -> SimpleNamespace:
     ],
 )
 def test_the_index_tells_the_rank(parallel: dict[str, Any], expected: tuple[int, int]) -> None:
-    """ENG-10: Dense ranks have rank 0 and size 1 each and differ in the index alone."""
+    """ENG-10, TRAP-04: Dense ranks have rank 0 and size 1 each and differ in the index alone."""
     assert expected == rank_facts(scheduler(**parallel))
 
 
 @pytest.mark.parametrize("second", ["kv_holding_waiting", "skipped_waiting"])
 def test_the_second_queue_is_found_by_its_name(second: str) -> None:
-    """ENG-08: It was renamed in 0.31."""
+    """ENG-08, TRAP-03: It was renamed in 0.31."""
     engine = SimpleNamespace(waiting=deque([1]), **{second: deque([2])})
 
     assert waiting_queues(engine)() == (deque([1]), deque([2]))
