@@ -31,6 +31,10 @@ class Message(NamedTuple):
     """Monotonic seconds when it was read."""
     payload: bytes
 
+    def packed(self) -> bytes:
+        """Return the message as it stands in a reader's file."""
+        return _HEAD.pack(self.sequence, self.at, len(self.payload)) + self.payload
+
 
 class RawReader:
     """Reads one stream into a file until it is closed. ``last`` is the newest message."""
@@ -74,8 +78,7 @@ class RawReader:
                         self.faults.append(f"frames of {[len(frame) for frame in frames]} bytes")
                         continue
                     message = Message(int.from_bytes(frames[1], "big"), time.monotonic(), frames[2])
-                    file.write(_HEAD.pack(message.sequence, message.at, len(message.payload)))
-                    file.write(message.payload)
+                    file.write(message.packed())
                     self.last = message
         except (OSError, zmq.ZMQError) as error:
             self.faults.append(repr(error))
