@@ -75,10 +75,10 @@ def test_nothing_passed_is_not_well() -> None:
 
 
 def test_every_test_with_a_real_vllm_belongs_to_one_suite() -> None:
-    """A file whose tests need vLLM is in exactly one column of the table, and no column has another."""
+    """A file ``test_vllm_*.py`` whose tests need vLLM is in one column of the table, and nothing else is."""
     marked = [
         path.name
-        for path in matrix.ENGINE_TESTS.glob("test_*.py")
+        for path in matrix.ENGINE_TESTS.glob("test_vllm_*.py")
         if any(
             isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.vllm"
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
