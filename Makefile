@@ -19,8 +19,10 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 MINUTES ?= 30
 SOAK_ARGS ?=
+PASSES ?= 1000000
+PROVE_ARGS ?= --fresh --jobs 2 --write
 
-.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm check bench bench-vllm prove-exact docs clean distclean
+.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm prove-vllm check bench bench-vllm prove-exact docs clean distclean
 
 help: ## Show the targets.
 	@echo "Usage: make TARGET"
@@ -40,6 +42,9 @@ test-vllm-matrix: $(LIGHT)/.ready ## Run the tests with every supported vLLM rel
 
 soak-vllm: $(ENGINE)/.ready ## Soak a real vLLM server: mixed load, recorders stopped and killed, all counted (MINUTES=30).
 	@$(ENGINE)/bin/python scripts/soak_vllm.py --minutes $(MINUTES) $(SOAK_ARGS)
+
+prove-vllm: $(ENGINE)/.ready ## Check every message of random engines on vLLM's real scheduler (PASSES=1000000).
+	@$(ENGINE)/bin/python scripts/prove_vllm.py --passes $(PASSES) $(PROVE_ARGS)
 
 check: $(LIGHT)/.ready ## Check format, lint, types and the rules of the house.
 	@$(LIGHT)/bin/ruff format --check --quiet . || { echo "make check: run .venv/bin/ruff format ." >&2; exit 1; }
