@@ -47,7 +47,7 @@ class PlainVllm(ServedVllm):
     def ours(self) -> list[str]:
         """Return what this package said."""
         lines = self._stderr.read_text(errors="replace").splitlines()
-        return [line for line in lines if "forwardpass" in line or "Forward Pass Metrics" in line]
+        return [line for line in lines if line.startswith("forwardpass:") or "Forward Pass" in line]
 
 
 @contextlib.contextmanager

@@ -54,11 +54,12 @@ def look(environment: dict[str, str]) -> tuple[dict[str, Any], str]:
         [sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS,
         check=True,
     )  # fmt: skip
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("LOOK ")]
-    found: dict[str, Any] = json.loads(line.removeprefix("LOOK "))
-    return found, done.stdout + done.stderr
+    before, _, after = done.stdout.partition("LOOK ")
+    found: dict[str, Any] = json.loads(after)
+    return found, before + done.stderr
 
 
+@pytest.mark.slow
 def test_whoever_did_not_ask_runs_unpatched_vllm(vllm_environment: dict[str, str]) -> None:
     """ENG-40: With the package installed and nothing asked for, every attribute of vLLM's classes is what it
     is without it; one class has another method where something is asked for.
