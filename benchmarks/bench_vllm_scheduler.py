@@ -4,7 +4,7 @@ Needs an environment with vLLM (``make bench-vllm`` makes one that has Dynamo's 
 and measures nothing without. All schedulers live in one process, carry the same load and take turns pass
 by pass, in random order; after each pass the thread sleeps a millisecond, as for a device, so that
 publishing threads run in nobody's time. Each stream has a reader in another process. The garbage
-collector is off. Two figures:
+collector is off. All are built anew several times, in another order. Two figures:
 
 * *added*: wall time that the scheduler's overrides add to vLLM's own methods (see ``scheduler_ways.py``);
 * *step*: CPU time of the whole step on the engine's thread, ``add_request`` included, so that what a queue
@@ -32,10 +32,14 @@ from scheduler_ways import OURS, PLAIN, REFERENCE, VLLM, prepare_environment, wa
 
 SCHEDULED = (1, 32, 256, 1024)
 WAITING = (0, 10, 100, 1000, 4000)
-QUICK = (Load(32, 10), Load(256, 100))
+QUICK = (Load(32, 10),)
 STEADY = (Load(256, 100, busy=False), Load(1024, 1000, busy=False))
-ROUNDS = 9
+BUILDS = 4
+ROUNDS = 2
+"""Of every build."""
+LONG_QUEUE_ROUNDS = 9
 PASSES = 40
+QUICK_PASSES = 5
 GOALS = {(256, 100): 1 / 10, (1024, 1000): 1 / 25}
 """Largest ratio of what we add to what Dynamo's scheduler adds."""
 LONG_QUEUE_GOAL = 2.0
@@ -57,7 +61,7 @@ def take_turns(lanes: list[Lane], rounds: int, rng: random.Random) -> list[list[
 def _one_round(lanes: list[Lane], rng: random.Random) -> list[list[Sample]]:
     samples: list[list[Sample]] = [[] for _ in lanes]
     order = list(range(len(lanes)))
-    for _ in range(PASSES):
+    for _ in range(QUICK_PASSES if is_quick() else PASSES):
         rng.shuffle(order)
         for number in order:
             samples[number].append(lanes[number].step())
@@ -74,13 +78,8 @@ def median_of(samples: list[Sample], read: Callable[[Sample], float | None]) -> 
 
 def measure(load: Load, classes: dict[str, type]) -> list[Result]:
     """Compare all schedulers under one load."""
-    lanes = [Lane(label, cls, load, os.environ) for label, cls in classes.items()]  # type: ignore[arg-type]
-    try:
-        rounds = take_turns(lanes, rounds_for(ROUNDS), random.Random(load.scheduled))
-    finally:
-        for lane in lanes:
-            lane.close()
     labels = list(classes)
+    rounds = [each for first in range(builds()) for each in _one_build(load, classes, first)]
     added = {
         label: [median_of(samples[at], lambda sample: sample.added) for samples in rounds]
         for at, label in enumerate(labels)
@@ -97,6 +96,29 @@ def measure(load: Load, classes: dict[str, type]) -> list[Result]:
         }
         results.append(from_rounds(f"add_request, {load}", admit, unit="us CPU"))
     return results
+
+
+def builds() -> int:
+    """Return how many times to build all schedulers."""
+    return 1 if is_quick() else BUILDS
+
+
+def _one_build(load: Load, classes: dict[str, type], first: int) -> list[list[list[Sample]]]:
+    """Return the rounds of schedulers that are built in turn, from number ``first`` on.
+
+    Where its objects lie in memory makes a scheduler faster or slower by a percent, which is as much as
+    what is to be measured; so each has every place once.
+    """
+    labels = list(classes)
+    order = [*labels[first:], *labels[:first]]
+    lanes = [Lane(label, classes[label], load, os.environ) for label in order]  # type: ignore[arg-type]
+    try:
+        rounds = take_turns(lanes, rounds_for(ROUNDS), random.Random(load.scheduled + first))
+    finally:
+        for lane in lanes:
+            lane.close()
+    places = [order.index(label) for label in labels]
+    return [[samples[place] for place in places] for samples in rounds]
 
 
 def _ours_last(figures: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -119,10 +141,10 @@ def _steps(labels: list[str], rounds: list[list[list[Sample]]]) -> dict[str, lis
 
 def long_queue(classes: dict[str, type]) -> Result:
     """Compare a long queue with a short one, both ours."""
-    loads = (Load(256, 10), Load(256, 4000))
+    loads = (Load(32, 10), Load(32, 100)) if is_quick() else (Load(256, 10), Load(256, 4000))
     lanes = [Lane(OURS, classes[OURS], load, os.environ) for load in loads]  # type: ignore[arg-type]
     try:
-        rounds = take_turns(lanes, rounds_for(ROUNDS), random.Random(1))
+        rounds = take_turns(lanes, rounds_for(LONG_QUEUE_ROUNDS), random.Random(1))
     finally:
         for lane in lanes:
             lane.close()

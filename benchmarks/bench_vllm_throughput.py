@@ -32,9 +32,10 @@ from scheduler_load import model_folder
 from scheduler_ways import prepare_environment
 
 OFF, ON = "tracing off", "tracing on"
-PAIRS = 60
+PAIRS = {"tiny model": 100, "wider model": 60}
 QUICK_PAIRS = 2
 REQUESTS = 96
+QUICK_REQUESTS = 40
 RUNNING = 32
 GOAL = 1 / 0.99
 MODELS: dict[str, dict[str, Any]] = {
@@ -48,14 +49,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "head_dim": 64,
     },
 }
-OUTPUT_TOKENS = {"tiny model": (80, 240), "wider model": (20, 60)}
+OUTPUT_TOKENS = {"tiny model": (40, 120), "wider model": (15, 45)}
 TIMEOUT_SECONDS = 1500
 
 
 class Engine:
     """A vLLM engine in this process whose scheduler can be exchanged."""
 
-    def __init__(self, kind: str, port: int) -> None:
+    def __init__(self, kind: str, requests: int, port: int) -> None:
         from vllm import LLM
         from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -84,17 +85,16 @@ class Engine:
         from forwardpass.engines.vllm.scheduler import ForwardPassScheduler
 
         self._schedulers = {OFF: self._core.scheduler, ON: ForwardPassScheduler(**built)}
-        self._batch = self._requests(kind)
-        self.passes = {OFF: 0, ON: 0}
+        self._batch = self._requests(kind, requests)
 
-    def _requests(self, kind: str) -> tuple[list[Any], list[Any]]:
+    def _requests(self, kind: str, requests: int) -> tuple[list[Any], list[Any]]:
         from vllm import SamplingParams
 
         rng = random.Random(7)
         low, high = OUTPUT_TOKENS[kind]
         prompts = [
             {"prompt_token_ids": [rng.randrange(3, 1000) for _ in range(rng.randrange(20, 200))]}
-            for _ in range(REQUESTS)
+            for _ in range(requests)
         ]
         params = [
             SamplingParams(
@@ -134,12 +134,12 @@ class Engine:
         return int(ours._forwardpass._publisher.counts().delivered)
 
 
-def run_engine(kind: str, pairs: int) -> dict[str, Any]:
+def run_engine(kind: str, pairs: int, requests: int) -> dict[str, Any]:
     """Measure one model in this process; return the seconds of each batch and what was recorded."""
     prepare_environment()
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", FORWARDPASS_STRICT="1")
     port = free_port()
-    engine = Engine(kind, port)
+    engine = Engine(kind, requests, port)
     with tempfile.TemporaryDirectory() as folder:
         recorder = start_recorder(port, f"{folder}/fpm")
         try:
@@ -173,6 +173,7 @@ def measure(engine: Engine, recorder: subprocess.Popen[str], pairs: int) -> dict
             seconds = engine.serve(way)
             if number >= 0:  # the first pair warms up
                 took[way].append(seconds)
+            print(f"  pair {number}, {way}: {seconds:.3f} s", file=sys.stderr, flush=True)
     recorder.send_signal(signal.SIGCONT)
     return took
 
@@ -199,9 +200,9 @@ def main() -> list[Result]:
         return []
     results = []
     for kind in MODELS:
-        pairs = QUICK_PAIRS if is_quick() else PAIRS
+        size = (QUICK_PAIRS, QUICK_REQUESTS) if is_quick() else (PAIRS[kind], REQUESTS)
         done = subprocess.run(
-            [sys.executable, __file__, "engine", kind, str(pairs)],
+            [sys.executable, __file__, "engine", kind, *map(str, size)],
             stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
         results.append(compared(kind, json.loads(done.stdout.rpartition("RESULT ")[2])))
@@ -210,6 +211,6 @@ def main() -> list[Result]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["engine"]:
-        print("\nRESULT " + json.dumps(run_engine(sys.argv[2], int(sys.argv[3]))), flush=True)
+        print("\nRESULT " + json.dumps(run_engine(sys.argv[2], *map(int, sys.argv[3:5]))), flush=True)
     else:
         run_script(main, __doc__)
