@@ -19,14 +19,15 @@ KIB_PER_MIB = 1024
 WARM_UP_SHARE = 0.2
 MOST_STEP_MIB = 4.0
 MOST_SLOPE_KIB = 64.0
+MOST_FILES = 2
 LEAST_SECONDS = 600.0
 """A shorter run says nothing about a trend."""
 
 RULE = (
     f"After the first {WARM_UP_SHARE:.0%} of the time a process is flat if its own memory (USS) has a "
     f"Theil–Sen slope under {MOST_SLOPE_KIB:g} KiB a minute and the median of its last fifth is less than "
-    f"{MOST_STEP_MIB:g} MiB above the median of its second fifth; threads and open files must not differ "
-    "between those two fifths by more than what the open connections make."
+    f"{MOST_STEP_MIB:g} MiB above the median of its second fifth, and if it has no more threads then "
+    f"(medians) and at most {MOST_FILES} more open files, for connections come and go."
 )
 
 
@@ -73,7 +74,7 @@ class Trend:
             self.slope_kib < MOST_SLOPE_KIB
             and self.late_mib - self.early_mib < MOST_STEP_MIB
             and self.threads[1] <= self.threads[0]
-            and self.files[1] <= self.files[0] + 2
+            and self.files[1] <= self.files[0] + MOST_FILES
         )
 
 

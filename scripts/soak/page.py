@@ -103,18 +103,21 @@ def _phase_row(name: str, api: TokenSums, phases: Sequence[PhaseSums], seconds: 
 
 def _recorders(verdict: Verdict) -> str:
     head = (
-        *("recorder", "lives", "killed", "rows", "bytes a row", "longest until its first message, s"),
+        *("recorder", "lives", "killed", "rows", "of all messages", "bytes a row"),
+        "longest until its first message, s",
         *("most missed at a stop, s", "most missed at a kill, s"),
     )
-    rows = [_recorder_row(name, lives) for name, lives in verdict.lives.items()]
+    messages = sum(facts.stream.messages for facts in verdict.acts)
+    rows = [_recorder_row(name, lives, messages) for name, lives in verdict.lives.items()]
     words = (
         "\nWhat is missed at an end is the time from the first message that is not in the trace to the "
-        "signal: unflushed rows of a killed recorder. For the sampled relay there is no such thing.\n"
+        "signal: unflushed rows of a killed recorder. What a recorder lacks otherwise was sent while it did "
+        "not run. The relay’s trace is sampled, so neither can be said of it.\n"
     )
     return "## Recorders\n\n" + _table(head, rows) + words
 
 
-def _recorder_row(name: str, lives: Sequence[LifeFacts]) -> list[object]:
+def _recorder_row(name: str, lives: Sequence[LifeFacts], messages: int) -> list[object]:
     rows = sum(facts.rows for facts in lives)
     sampled = name == "relay"
     joined = [facts.joined_after for facts in lives if facts.joined_after is not None]
@@ -125,6 +128,7 @@ def _recorder_row(name: str, lives: Sequence[LifeFacts]) -> list[object]:
 
     return [
         *(name, len(lives), sum(facts.life.killed for facts in lives), rows),
+        f"{rows / messages:.1%}" if messages else "–",
         f"{sum(facts.bytes for facts in lives) / rows:.1f}" if rows else "–",
         f"{max(joined):.1f}" if joined and not sampled else "–",
         *(most(False), most(True)),
