@@ -2,8 +2,8 @@
 
     python plugin_run.py MODEL JSON …
 
-One engine per JSON object: ``{"env": …, "llm": …, "kill": bool}``. Each prints ``RESULT {"prompt", "output",
-"cached", "scheduler", "worker_id"}``, tokens summed over its requests.
+One engine per JSON object: ``{"env": …, "llm": …, "kill": bool, "end": bool}``. Each prints ``RESULT
+{"prompt", "output", "cached", "scheduler", "worker_id"}``, tokens summed over its requests.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def run(model: str, case: dict[str, Any]) -> dict[str, Any]:
         results += llm.generate(prompts, params, use_tqdm=False)
     if case.get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if case.get("end"):  # vLLM keeps an engine of this process, and its port, until it is told to let go
+        llm.llm_engine.engine_core.shutdown()
     return said | {
         "prompt": sum(len(result.prompt_token_ids) for result in results),
         "output": sum(len(result.outputs[0].token_ids) for result in results),

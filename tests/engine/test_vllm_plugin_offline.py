@@ -160,7 +160,9 @@ def test_engines_in_the_programs_own_process_are_recorded(
     """
     first, second = free_port(), free_port(first=22_000)
     environment = clean(vllm_environment, DYN_FPM_TRACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
-    ports = [{"env": {"DYN_FORWARDPASS_METRIC_PORT": str(port)}} for port in (first, first, second)]
+    ports = [
+        {"env": {"DYN_FORWARDPASS_METRIC_PORT": str(port)}, "end": True} for port in (first, first, second)
+    ]
     run = Offline(tiny_model, tmp_path, environment, ports)
     rows = run.rows()
     one, two, three = run.said
