@@ -14,10 +14,10 @@ from forwardpass.engines.vllm.arguments import FLAGS, SHORT_FORMS, VALUES, read_
 from forwardpass.engines.vllm.role import pooling_role
 from forwardpass.engines.vllm.topology import local_ranks
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]  # vLLM looks at a model in a process of its own
 
 
-PARSER_MODULES = ("entrypoints.common.cli_args", "entrypoints.launchers.cli_args", "entrypoints.openai.cli_args")
+PARSER_MODULES = tuple(f"entrypoints.{part}.cli_args" for part in ("common", "launchers", "openai"))
 """Where the parser of ``vllm serve`` is: since 0.33, since 0.29, before."""
 
 
