@@ -175,7 +175,7 @@ def test_what_waits_already_is_counted(kind: Callable[[], Any]) -> None:
 
 
 def test_a_settled_prompt_is_not_looked_at_again() -> None:
-    """No pass reads a prompt that waits: that is what makes it cheap. (The recount does, every 10 s.)"""
+    """No pass reads a prompt that waits: that is what makes it cheap; the recount does, every 10 s."""
     queue, clock = Fcfs(), ManualClock()
     count = counted(queue, clock=clock)
     queue.add_request(Request("a", 10))

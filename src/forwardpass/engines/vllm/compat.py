@@ -245,7 +245,7 @@ def _settled_rule(statuses: frozenset[Any]) -> Callable[[Any], bool]:
 
     Ordinary prompts that nothing was computed of. On a prefill worker, connectors for mixed models drop
     the last tokens of a prompt that is to be transferred, in ``Scheduler.add_request`` after it was put
-    into the queue (0.29 to 0.33) or at the head of it (0.28).
+    into the queue, up to 0.28 at the head of it.
     """
 
     def settled(request: Any) -> bool:
