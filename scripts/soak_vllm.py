@@ -25,11 +25,11 @@ from demo_vllm import MODEL, NO_VLLM, ROOT, environment, free_port, say
 from soak.act import Act
 from soak.engine import Engine, SoakFailed
 from soak.gauges import GaugeWatch
-from soak.memory import MemorySampler
+from soak.memory import MemorySampler, read_samples
 from soak.phases import run_phases
 from soak.raw_reader import RawReader
 from soak.recorders import Recorder, Restarter
-from soak.verdict import Soak, judge
+from soak.verdict import Soak, judge, trends_of
 
 FIRST_FPM_PORT = 21_400
 LIFE_SECONDS = ((2.0, 30.0), (4.0, 90.0))
@@ -65,6 +65,12 @@ def main() -> int:
         default="witness",
         help="stock: vLLM's own, to compare memory with; nothing is recorded then",
     )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="DIR",
+        help="a run with --scheduler stock, for the page's memory table",
+    )
     parser.add_argument("--judge", action="store_true", help="only judge again what is in the output folder")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets its background ignore the first
@@ -89,6 +95,8 @@ def _soak(arguments: argparse.Namespace) -> int:
         soak = _make(arguments)
         kept.write_bytes(pickle.dumps(soak))
     verdict = judge(soak)
+    if arguments.compare is not None:
+        verdict.compared.extend(trends_of(read_samples(arguments.compare / "memory.csv")))
     say(verdict.text())
     page = arguments.page or (PAGE if soak.minutes >= PAGE_MINUTES else None)
     if page is not None:

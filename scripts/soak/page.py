@@ -136,6 +136,15 @@ def _recorder_row(name: str, lives: Sequence[LifeFacts], messages: int) -> list[
 
 
 def _memory(verdict: Verdict) -> str:
+    text = f"## Memory\n\n{RULE}\n\n{_trends(verdict.trends)}"
+    if verdict.compared:
+        text += (
+            f"\nThe same load with vLLM’s own scheduler and nothing recorded:\n\n{_trends(verdict.compared)}"
+        )
+    return text
+
+
+def _trends(trends: Sequence[Trend]) -> str:
     head = (
         *("process", "looks", "largest RSS, MiB", "own memory early, MiB", "late, MiB", "KiB a minute"),
         *("RSS, KiB a minute", "threads", "open files", "flat"),
@@ -147,9 +156,9 @@ def _memory(verdict: Verdict) -> str:
             *(f"{t.threads[0]} → {t.threads[1]}", f"{t.files[0]} → {t.files[1]}"),
             ("yes" if t.flat else "no") if t.judged else "too short to say",
         ]
-        for t in verdict.trends
+        for t in trends
     ]
-    return f"## Memory\n\n{RULE}\n\n" + _table(head, rows)
+    return _table(head, rows)
 
 
 def _rules(verdict: Verdict) -> str:

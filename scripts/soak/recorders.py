@@ -118,7 +118,8 @@ class Restarter(threading.Thread):
                 self._recorder.start()
                 self._wait_for_rows()
                 asked = self._ended.wait(self._rng.uniform(*self._seconds))
-                self._recorder.end(kill=self.restarts % 2 == 1 and not asked)
+                unborn = asked and not self._recorder.records()  # it may not have set up its signals yet
+                self._recorder.end(kill=unborn or (self.restarts % 2 == 1 and not asked))
                 self.restarts += not asked
         except SoakFailed as error:
             self.failure = error

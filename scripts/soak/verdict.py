@@ -16,7 +16,7 @@ from soak.stream_check import StreamSums, check_stream
 from soak.token_check import TokenSums, check_tokens
 from soak.trace_check import LifeFacts, check_lives
 
-__all__ = ["ActFacts", "Soak", "Verdict", "judge"]
+__all__ = ["ActFacts", "Soak", "Verdict", "judge", "trends_of"]
 
 ALL_KINDS = "the load made what it was meant to make: chunks, queues, preemptions, cache hits, hang-ups"
 ENGINE_ENDED = "the server stops with status 0 on SIGTERM"
@@ -56,6 +56,8 @@ class Verdict:
     acts: list[ActFacts]
     lives: dict[str, list[LifeFacts]]
     trends: list[Trend]
+    compared: list[Trend] = field(default_factory=list)
+    """Those of another run, for the page."""
 
     @property
     def ok(self) -> bool:
@@ -74,7 +76,7 @@ class Verdict:
 def judge(soak: Soak) -> Verdict:
     """Run every check. With vLLM's own scheduler there is memory to look at and nothing else."""
     findings = Findings()
-    trends = [trend for trend in _trends(soak) if trend is not None]
+    trends = list(trends_of(soak.memory))
     for act in soak.acts:
         findings.note(ENGINE_ENDED, act.status == 0, f"{act.name}: {act.status}")
     for trend in trends:
@@ -95,9 +97,12 @@ def judge(soak: Soak) -> Verdict:
     return Verdict(soak, findings, acts, lives, trends)
 
 
-def _trends(soak: Soak) -> Iterator[Trend | None]:
-    for label, samples in soak.memory.items():
-        yield trend_of(label, samples)
+def trends_of(memory: dict[str, list[MemorySample]]) -> Iterator[Trend]:
+    """Yield the trend of each process that was looked at often enough."""
+    for label, samples in memory.items():
+        trend = trend_of(label, samples)
+        if trend is not None:
+            yield trend
 
 
 def _check_load(acts: list[ActFacts], findings: Findings) -> None:

@@ -88,3 +88,21 @@ def test_a_step_and_a_lost_thread_pool_are_not_flat() -> None:
     opened = [look(s, 600_000, 20, 40 + s // 100) for s in range(0, 1800, 5)]
 
     assert [memory.trend_of("it", samples).flat for samples in (stepped, threaded, opened)] == [False] * 3
+
+
+def test_the_worker_of_vllm_may_wobble_and_must_not_step(tmp_path: Path) -> None:
+    """Where nothing of ours runs a slope alone is not held against us; and what is written is what is read."""
+    memory = script_module("memory")
+    sampler = memory.MemorySampler(dict, 1.0)
+    for label, step in (("worker (plain)", 0), ("worker (drafts)", 8_192)):
+        sampler.samples[label] = [
+            memory.MemorySample(float(s), 0, 0, 600_000 + s * 2 + step * (s > 1400), 20, 40)
+            for s in range(0, 1800, 5)
+        ]
+    sampler.write(tmp_path / "memory.csv")
+
+    samples = memory.read_samples(tmp_path / "memory.csv")
+
+    assert samples == dict(sampler.samples)
+    assert [memory.trend_of(label, seen).flat for label, seen in samples.items()] == [True, False]
+    assert memory.trend_of("engine core", samples["worker (plain)"]).flat is False
