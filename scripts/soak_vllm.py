@@ -69,7 +69,7 @@ def main() -> int:
         "--compare",
         type=Path,
         metavar="DIR",
-        help="a run with --scheduler stock, for the page's memory table",
+        help="a run with --scheduler stock, for the page",
     )
     parser.add_argument("--judge", action="store_true", help="only judge again what is in the output folder")
     arguments = parser.parse_args()

@@ -28,7 +28,7 @@ RULE = (
     f"Theil–Sen slope under {MOST_SLOPE_KIB:g} KiB a minute and the median of its last fifth is less than "
     f"{MOST_STEP_MIB:g} MiB above the median of its second fifth, and if it has no more threads then "
     f"(medians) and at most {MOST_FILES} more open files, for connections come and go. In vLLM’s worker, "
-    "where nothing of ours runs, torch’s pools grow and shrink by tens of MiB; there the slope does not count."
+    "where nothing of ours runs, torch’s pools grow and shrink by many MiB; the slope does not count there."
 )
 
 

@@ -138,9 +138,8 @@ def _recorder_row(name: str, lives: Sequence[LifeFacts], messages: int) -> list[
 def _memory(verdict: Verdict) -> str:
     text = f"## Memory\n\n{RULE}\n\n{_trends(verdict.trends)}"
     if verdict.compared:
-        text += (
-            f"\nThe same load with vLLM’s own scheduler and nothing recorded:\n\n{_trends(verdict.compared)}"
-        )
+        text += "\nThe same load with vLLM’s own scheduler, and nothing recorded:\n\n"
+        text += _trends(verdict.compared)
     return text
 
 

@@ -91,7 +91,7 @@ def test_a_step_and_a_lost_thread_pool_are_not_flat() -> None:
 
 
 def test_the_worker_of_vllm_may_wobble_and_must_not_step(tmp_path: Path) -> None:
-    """Where nothing of ours runs a slope alone is not held against us; and what is written is what is read."""
+    """Where nothing of ours runs a slope alone is not held against us; what is written is what is read."""
     memory = script_module("memory")
     sampler = memory.MemorySampler(dict, 1.0)
     for label, step in (("worker (plain)", 0), ("worker (drafts)", 8_192)):
