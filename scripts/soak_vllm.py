@@ -2,6 +2,9 @@
 
     python scripts/soak_vllm.py [--minutes 30] [--output DIR] [--page FILE]
 
+Memory can be compared with vLLM's own scheduler: first ``--scheduler stock --output OTHER`` for as many
+minutes, then the soak with ``--compare OTHER``.
+
 What must hold is printed rule by rule; the exit code is 1 if any rule is broken. Needs the environment
 with vLLM (``make soak-vllm MINUTES=30`` makes it). docs/reference/soak.md is such a run's page.
 """
