@@ -23,7 +23,7 @@ from soak.engine import SoakFailed
 __all__ = ["Life", "Recorder", "Restarter"]
 
 STOP_SECONDS = 60.0
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """Longest wait for the first row of a life; its random time counts from then on."""
 
 

@@ -25,9 +25,9 @@ __all__ = ["TERM_SLACK_SECONDS", "LifeFacts", "check_lives"]
 
 TERM_SLACK_SECONDS = 0.5
 """What a recorder that is asked to stop may miss of what was sent before: bytes still on their way to it."""
-KILL_SLACK_SECONDS = 2.0
+KILL_SLACK_SECONDS = 3.0
 """Unflushed rows of a killed recorder: its flush comes each second, and two cores are shared."""
-JOIN_SECONDS = 20.0
+JOIN_SECONDS = 60.0
 """Time that a recorder may take to start on a busy machine before a missing row counts."""
 
 SAME = "each recorded row is the plain reader's message, field by field and in its order"

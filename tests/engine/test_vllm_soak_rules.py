@@ -200,7 +200,7 @@ FAULTS: dict[str, tuple[Callable[[Made], object], set[str]]] = {
         {trace_check.TERM_END},
     ),
     "rows missing long before the kill": (
-        lambda made: (setattr(made, "recorded", [0]), made.life.update(killed=True, asked=13.0)),
+        lambda made: (setattr(made, "recorded", [0]), made.life.update(killed=True, asked=14.0)),
         {trace_check.KILL_END},
     ),
     "a row with another number": (
