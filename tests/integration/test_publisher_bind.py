@@ -26,8 +26,8 @@ from forwardpass.wire.ports import PortBlock
 
 
 def test_each_rank_binds_base_plus_rank_on_loopback_only() -> None:
-    """WIRE-35, WIRE-36, TRAP-27, D-9: rank 3 is at base + 3 of 127.0.0.1, and other addresses of the machine do not
-    answer.
+    """WIRE-35, WIRE-36, TRAP-27, D-9: rank 3 is at base + 3 of 127.0.0.1, and other addresses of the machine
+    do not answer.
     """
     base = free_port(4)
     publisher = FpmPublisher(PublisherSettings(base_port=base), dp_rank=3)
@@ -98,7 +98,7 @@ def test_a_taken_port_stops_a_strict_start() -> None:
 
 
 def test_two_publishers_cannot_share_a_port(caplog: pytest.LogCaptureFixture) -> None:
-    """WIRE-38, TRAP-08: The second publisher of one port is off and names this very process; the first goes on."""
+    """WIRE-38, TRAP-08: The second publisher of one port is off and names this process; the first goes on."""
     port = free_port()
     first = open_publisher(PublisherSettings(base_port=port, worker_id="1"), dp_rank=0)
     try:

@@ -18,7 +18,7 @@ def gaps_of(counters: Iterable[int | tuple[int, str]]) -> StreamGaps:
 
 
 def test_counters_in_a_row_have_no_gap() -> None:
-    """TRAP-25: Neither 0 nor 1 as the first counter is a gap, nor is any other: nothing is known before it."""
+    """TRAP-25: Neither 0 nor 1 as the first counter is a gap, nor any other: nothing is known before it."""
     for first in (0, 1, 500):
         gaps = gaps_of(range(first, first + 10))
 

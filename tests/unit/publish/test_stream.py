@@ -308,7 +308,7 @@ def test_a_paused_stream_is_silent_and_its_counter_stands_still() -> None:
 
 
 def test_a_full_queue_is_said_by_this_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """WIRE-41, TRAP-20, D-10: losses that the engine's thread counted are warned about here, at most once a minute."""
+    """WIRE-41, TRAP-20, D-10: What the engine's thread lost is warned about here, at most once a minute."""
     it = stream(queue_capacity=10)
     it.counters.refuse(DropReason.QUEUE_FULL, 5)
     it.tick(0.1)
