@@ -57,7 +57,7 @@ class AsPlanned(RemoteEverything):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.started: list[tuple[str, bool, int, int]] = []
-        """Loads since a test last looked: request, whether asynchronous, tokens hit locally, tokens in all."""
+        """Loads since a test last looked: request, whether asynchronous, tokens hit here, tokens in all."""
         self.held: list[str] = []
         """Finished requests whose blocks somebody still reads."""
         self._asked: tuple[int, int] = (0, 0)
