@@ -22,7 +22,7 @@ SOAK_ARGS ?=
 PASSES ?= 1000000
 PROVE_ARGS ?= --fresh --jobs 2 --write
 
-.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm prove-vllm check bench bench-vllm prove-exact docs clean distclean
+.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm prove-vllm check bench bench-vllm bench-page prove-exact docs clean distclean
 
 help: ## Show the targets.
 	@echo "Usage: make TARGET"
@@ -58,6 +58,13 @@ bench: $(LIGHT)/.ready ## Measure speed: ratios of two ways, run in turn (BENCH_
 bench-vllm: $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure what recording costs vLLM, Dynamo's way and ours (BENCH_ARGS="--quick").
 	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher $(BENCH_ARGS)
 	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput $(BENCH_ARGS)
+
+bench-page: $(LIGHT)/.ready $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure anew what docs/explanation/speed.md shows (half an hour, on a quiet machine).
+	@mkdir -p build/bench
+	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher --json build/bench/vllm.json
+	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput --json build/bench/throughput.json
+	@$(LIGHT)/bin/python benchmarks/run.py raw_stream stalled --json build/bench/stream.json
+	@$(LIGHT)/bin/python benchmarks/speed_page.py build/bench/*.json
 
 prove-exact: $(LIGHT)/.ready ## Compare a million random steps of counting with rational arithmetic (a minute).
 	@$(LIGHT)/bin/python scripts/prove_exact.py

@@ -29,6 +29,7 @@ LEAD_SECONDS = 1.0
 """Seconds of ordinary reading before the stall, and after it."""
 QUIET_SECONDS = 2.0
 """A reader that has heard nothing for so long has everything that it will get."""
+START_SECONDS = 30.0
 DEFAULT, OURS = "zmq's defaults", "forwardpass"
 
 
@@ -81,45 +82,57 @@ def _sender(way: str, port: int) -> Any:
 
 
 def receive(way: str, port: int, stall_seconds: float) -> dict[str, int]:
-    """Read, stall after a second of it, read on until nothing comes; return what was received."""
+    """Read, stall after a second of it, read on until nothing comes.
+
+    Returns how many messages were received, the first one's number, and how much memory it took.
+    """
     drain = _receiver(way, port)
-    received, stalled, begun = 0, not stall_seconds, 0.0
+    print("ready", flush=True)
+    received, first, stalled, begun = 0, 0, False, 0.0
     before = peak = resident_bytes()
-    last = time.monotonic() + 30.0  # the sender may take a while to start
-    while time.monotonic() - last < QUIET_SECONDS:
-        got = drain()
+    idle = 0.0  # not by the clock: this process may have been stopped
+    while idle < (QUIET_SECONDS if begun else START_SECONDS):
+        got, number = drain()
         now = time.monotonic()
         if got:
+            first = first if received else number
             received += got
-            begun, last = begun or now, now
+            begun, idle = begun or now, 0.0
         else:
             time.sleep(TICK_SECONDS)
+            idle += TICK_SECONDS
         if begun and not stalled and now - begun > LEAD_SECONDS:
+            print("reading", flush=True)
             stalled, before = True, resident_bytes()
             time.sleep(stall_seconds)
-            peak, last = max(peak, resident_bytes()), time.monotonic()
-    return {"received": received, "grown": max(0, peak - before)}
+            peak = max(peak, resident_bytes())
+    return {"received": received, "first": first, "grown": max(0, peak - before)}
 
 
 def _receiver(way: str, port: int) -> Any:
-    """Return a function that receives what is there, and returns how many messages that were."""
+    """Return a function that receives what is there; it returns how many messages, and the first's number."""
     if way == OURS:
         from forwardpass.relay.zmq_source import ZmqSource
 
         source = ZmqSource(f"tcp://127.0.0.1:{port}")
-        return lambda: len(source.receive_many(256))
+
+        def drain_many() -> tuple[int, int]:
+            batch = source.receive_many(256)
+            return len(batch), batch.sequences()[0] if batch.payloads else 0
+
+        return drain_many
     import zmq
 
     socket = zmq.Context.instance().socket(zmq.SUB)
     socket.subscribe(b"")
     socket.connect(f"tcp://127.0.0.1:{port}")
 
-    def drain() -> int:
+    def drain() -> tuple[int, int]:
         try:
-            socket.recv_multipart(zmq.NOBLOCK)
+            _, number, _ = socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
-            return 0
-        return 1
+            return 0, 0
+        return 1, int.from_bytes(number, "big")
 
     return drain
 
@@ -137,28 +150,41 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def run(stall_seconds: float, *, whole_process: bool) -> dict[str, dict[str, int]]:
     """Run both streams at once; return what each sent, received and grew by."""
     seconds = stall_seconds + 2 * LEAD_SECONDS
-    readers, senders = {}, {}
-    for way in (DEFAULT, OURS):
-        port = free_port()
-        readers[way] = start("receive", way, port, 0.0 if whole_process else stall_seconds)
-        senders[way] = start("send", way, port, seconds)
+    ports = {way: free_port() for way in (DEFAULT, OURS)}
+    stall = 0.0 if whole_process else stall_seconds
+    readers = {way: start("receive", way, port, stall) for way, port in ports.items()}
+    senders: dict[str, subprocess.Popen[str]] = {}
     try:
-        if whole_process:
-            time.sleep(3 * LEAD_SECONDS)
-            for reader in readers.values():
+        for reader in readers.values():
+            _line(reader, "ready")
+        senders = {way: start("send", way, port, seconds) for way, port in ports.items()}
+        for reader in readers.values():
+            _line(reader, "reading")
+            if whole_process:
                 reader.send_signal(signal.SIGSTOP)
+        if whole_process:
             time.sleep(stall_seconds)
             for reader in readers.values():
                 reader.send_signal(signal.SIGCONT)
         said = {way: _answer(senders[way]) for way in senders}
         for way, reader in readers.items():
             answer = _answer(reader)
+            said[way]["sent"] -= answer[
+                "first"
+            ]  # what was sent before the reader was there is not lost by it
             said[way] |= {"received": answer["received"], "reader": answer["grown"]}
         return said
     finally:
         for process in (*readers.values(), *senders.values()):
             process.kill()
             process.wait(10)
+
+
+def _line(process: subprocess.Popen[str], expected: str) -> None:
+    """Wait until the process says that it is so far."""
+    said = process.stdout.readline() if process.stdout is not None else ""
+    if said.strip() != expected:
+        raise RuntimeError(f"expected {expected!r}, got {said!r}")
 
 
 def _answer(process: subprocess.Popen[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ The engine core and the model run in one process and one after the other (synchr
 whatever is done on the engine's thread delays the next pass: nothing is hidden behind a device. Two models:
 a tiny one whose passes take about two milliseconds, which no real model does, and a wider one.
 
-The prefix cache is off; two batches warm up. The interval is a bootstrap over pairs (``intervals.py``).
+The prefix cache is off; two pairs warm up. The interval is a bootstrap over pairs (``intervals.py``).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from scheduler_ways import prepare_environment
 OFF, ON = "tracing off", "tracing on"
 PAIRS = {"tiny model": 100, "wider model": 60}
 QUICK_PAIRS = 2
+WARMUP_PAIRS = 2
 REQUESTS = 96
 QUICK_REQUESTS = 40
 RUNNING = 32
@@ -167,25 +168,33 @@ def start_recorder(port: int, prefix: str) -> subprocess.Popen[str]:
 def measure(engine: Engine, recorder: subprocess.Popen[str], pairs: int) -> dict[str, list[float]]:
     """Return the seconds per batch, pair by pair."""
     took: dict[str, list[float]] = {OFF: [], ON: []}
-    for number in range(-1, pairs):
+    for number in range(-WARMUP_PAIRS, pairs):
         for way in (OFF, ON) if number % 2 == 0 else (ON, OFF):
             recorder.send_signal(signal.SIGCONT if way == ON else signal.SIGSTOP)
             seconds = engine.serve(way)
-            if number >= 0:  # the first pair warms up
+            if number >= 0:  # the first ones warm up
                 took[way].append(seconds)
             print(f"  pair {number}, {way}: {seconds:.3f} s", file=sys.stderr, flush=True)
     recorder.send_signal(signal.SIGCONT)
     return took
 
 
+def rows_written(said: dict[str, Any]) -> int:
+    """Return how many rows were recorded. Raises ``RuntimeError`` if a message was lost on its way."""
+    recorded = json.loads(said["recorded"])
+    rows = int(recorded["trace"]["written"])
+    if recorded["trace"]["dropped"] or recorded["relays"][0]["lost"] or rows < said["published"]:
+        raise RuntimeError(f"tracing lost passes: {said}")
+    return rows
+
+
 def compared(kind: str, said: dict[str, Any]) -> Result:
     """Return the comparison of one model; the interval of the ratio of throughputs is in its note."""
     took, tokens = said["took"], said["tokens"]
-    rows = json.loads(said["recorded"])
     interval = ratio_interval(took[OFF], took[ON])
     note = (
         f"throughput on/off {interval}; {len(took[OFF])} pairs of batches of {tokens} tokens; "
-        f"{said['published']} passes published; recorded: {rows}"
+        f"{said['published']} passes published, {rows_written(said)} rows written, none lost"
     )
     figures = {way: [seconds / tokens * 1e6 for seconds in took[way]] for way in (OFF, ON)}
     return from_rounds(f"real vLLM, {kind}, time per token", figures, goal=GOAL, note=note)

@@ -39,9 +39,11 @@ def main() -> int:
     for name in find(arguments.words):
         print(f"… {name}", file=sys.stderr, flush=True)
         results += importlib.import_module(name).main()
+        if arguments.json and arguments.json != "-":  # what is there survives a failure of the next one
+            write_json(results, arguments.json)
     if arguments.json != "-":
         print_table(results)
-    if arguments.json:
+    if arguments.json == "-":
         write_json(results, arguments.json)
     return int(arguments.check and any(result.met is False for result in results))
 
