@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-__all__ = ["RULE", "MemorySample", "MemorySampler", "Trend", "read_samples", "slope", "trend_of"]
+__all__ = [
+    "RULE",
+    "MemorySample",
+    "MemorySampler",
+    "Trend",
+    "read_samples",
+    "side_by_side",
+    "slope",
+    "trend_of",
+]
 
 KIB_PER_MIB = 1024
 WARM_UP_SHARE = 0.2
@@ -137,6 +146,22 @@ def look(pid: int) -> MemorySample:
         *(time.monotonic(), sizes["Rss"], sizes["Pss"], sizes["Private_Clean"] + sizes["Private_Dirty"]),
         *(int(threads[1]), len(list((folder / "fd").iterdir()))),
     )
+
+
+def side_by_side(
+    ours: dict[str, list[MemorySample]], other: dict[str, list[MemorySample]]
+) -> list[tuple[Trend, Trend]]:
+    """Return the trends of processes that are in both, over as long as both were watched."""
+    pairs = []
+    for label in ours.keys() & other.keys():
+        seconds = min(samples[-1].at - samples[0].at for samples in (ours[label], other[label]))
+        first, second = (
+            trend_of(label, [s for s in samples if s.at - samples[0].at <= seconds])
+            for samples in (ours[label], other[label])
+        )
+        if first is not None and second is not None:
+            pairs.append((first, second))
+    return sorted(pairs, key=lambda pair: pair[0].label)
 
 
 def slope(points: list[tuple[float, float]]) -> float:

@@ -138,9 +138,27 @@ def _recorder_row(name: str, lives: Sequence[LifeFacts], messages: int) -> list[
 def _memory(verdict: Verdict) -> str:
     text = f"## Memory\n\n{RULE}\n\n{_trends(verdict.trends)}"
     if verdict.compared:
-        text += "\nThe same load with vLLM’s own scheduler, and nothing recorded:\n\n"
-        text += _trends(verdict.compared)
+        minutes = verdict.compared[0][1].seconds / 60
+        text += f"\nThe first {minutes:.1f} minutes, beside as many with vLLM’s own scheduler and no recorder:\n\n"
+        text += _table(_PAIR_HEAD, [_pair_row(*pair) for pair in verdict.compared])
     return text
+
+
+_PAIR_HEAD = (
+    *("process", "own memory, MiB", "with vLLM’s own, MiB", "KiB a minute", "with vLLM’s own, KiB a minute"),
+    *("threads", "with vLLM’s own", "open files", "with vLLM’s own"),
+)
+
+
+def _pair_row(ours: Trend, other: Trend) -> list[object]:
+    both = (ours, other)
+    return [
+        ours.label,
+        *(f"{t.early_mib:.1f} → {t.late_mib:.1f}" for t in both),
+        *(f"{t.slope_kib:.1f}" for t in both),
+        *(t.threads[1] for t in both),
+        *(t.files[1] for t in both),
+    ]
 
 
 def _trends(trends: Sequence[Trend]) -> str:

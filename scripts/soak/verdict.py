@@ -56,8 +56,8 @@ class Verdict:
     acts: list[ActFacts]
     lives: dict[str, list[LifeFacts]]
     trends: list[Trend]
-    compared: list[Trend] = field(default_factory=list)
-    """Those of another run, for the page."""
+    compared: list[tuple[Trend, Trend]] = field(default_factory=list)
+    """Beside those of another run over the same time, for the page."""
 
     @property
     def ok(self) -> bool:

@@ -106,3 +106,18 @@ def test_the_worker_of_vllm_may_wobble_and_must_not_step(tmp_path: Path) -> None
     assert samples == dict(sampler.samples)
     assert [memory.trend_of(label, seen).flat for label, seen in samples.items()] == [True, False]
     assert memory.trend_of("engine core", samples["worker (plain)"]).flat is False
+
+
+def test_two_runs_are_compared_over_the_time_that_both_have() -> None:
+    """A longer run is cut to the shorter one, and a process that only one of them has is left out."""
+    memory = script_module("memory")
+
+    def samples(seconds: int, rate: int) -> list[object]:
+        return [memory.MemorySample(float(s), 0, 0, 600_000 + s * rate, 20, 40) for s in range(0, seconds, 5)]
+
+    ours = {"engine core (plain)": samples(1800, 2), "recorder": samples(1800, 0)}
+
+    ((first, second),) = memory.side_by_side(ours, {"engine core (plain)": samples(600, 1)})
+
+    assert (first.seconds, second.seconds) == (595.0, 595.0)
+    assert (first.slope_kib, second.slope_kib) == (pytest.approx(120.0), pytest.approx(60.0))
