@@ -139,7 +139,8 @@ def _memory(verdict: Verdict) -> str:
     text = f"## Memory\n\n{RULE}\n\n{_trends(verdict.trends)}"
     if verdict.compared:
         minutes = verdict.compared[0][1].seconds / 60
-        text += f"\nThe first {minutes:.1f} minutes, beside as many with vLLM’s own scheduler and no recorder:\n\n"
+        text += f"\nThe first {minutes:.1f} minutes, beside as many with vLLM’s own scheduler and no "
+        text += "recorder:\n\n"
         text += _table(_PAIR_HEAD, [_pair_row(*pair) for pair in verdict.compared])
     return text
 
