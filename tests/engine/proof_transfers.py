@@ -85,13 +85,23 @@ class Transfers:
         life.position = min(position, life.known - 1)
 
     def follow(self) -> None:
-        """After bad blocks were reported: take down which loads on their way share one of them."""
+        """After bad blocks were reported: take down which loads share one of them, on their way or arrived
+        but not yet admitted.
+        """
         for index, load in enumerate(self.coming):
             if load.name in self.ledger.lives:
                 tokens = self.scheduler.requests[load.name].num_computed_tokens
                 if tokens < load.tokens:
                     self.coming[index] = load._replace(tokens=tokens, cut=True)
                     self.cases.add("load cut by another's bad block")
+        coming = {load.name for load in self.coming}
+        for name, life in self.ledger.lives.items():
+            request = self.scheduler.requests.get(name)
+            if name in coming or request is None or request.status.name != "WAITING_FOR_REMOTE_KVS":
+                continue
+            if request.num_computed_tokens < life.position:
+                life.position = request.num_computed_tokens
+                self.cases.add("load cut by another's bad block")
 
     def _spoil(self, load: Load, report: Any) -> int:
         """Report one of the load's blocks as bad; return the tokens before it."""
