@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forwardpass.config.settings import PublisherSettings
+from forwardpass.publish.port_owner import ports_are_free
 from forwardpass.publish.publisher import FpmPublisher
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 from harness import Result, from_rounds, is_quick, percentile, rounds_for, run_script
@@ -104,11 +105,11 @@ def measure(ways: dict[str, Any], wait_seconds: float) -> dict[str, dict[str, li
     figures: dict[str, dict[str, list[float]]] = {
         what: {label: [] for label in ways} for what in ("median", "p99", "hand-over", "hand-over p99")
     }
-    reader = Reader()
+    readers = {label: Reader() for label in ways}
     try:
         for number in range(rounds_for(ROUNDS) + 1):
             for label, way in list(ways.items()) if number % 2 == 0 else reversed(ways.items()):
-                with way(reader.port) as publish:
+                with way(free_again(readers[label].port)) as publish:
                     time.sleep(CONNECT_SECONDS)  # the reader is there
                     steps, hands = run_steps(publish, wait_seconds)
                 if number:  # the first round warms up
@@ -117,8 +118,18 @@ def measure(ways: dict[str, Any], wait_seconds: float) -> dict[str, dict[str, li
                     figures["hand-over"][label].append(percentile(hands, 0.5))
                     figures["hand-over p99"][label].append(percentile(hands, 0.99))
     finally:
-        reader.close()
+        for reader in readers.values():
+            reader.close()
     return figures
+
+
+def free_again(port: int) -> int:
+    """Return ``port`` when whoever had it in the last round has let go of it."""
+    for _ in range(100):
+        if ports_are_free(port, 1):
+            return port
+        time.sleep(0.05)
+    raise RuntimeError(f"port {port} stays taken")
 
 
 def compared(figures: dict[str, dict[str, list[float]]], where: str, with_reference: bool) -> list[Result]:

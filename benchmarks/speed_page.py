@@ -9,6 +9,7 @@ the files stays as it is.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ def number(value: float) -> str:
 
 def ratio(side: Side) -> str:
     """Return a ratio with its spread."""
-    return f"{side.ratio:.2g} ({side.ratio_low:.2g} to {side.ratio_high:.2g})"
+    return f"{number(side.ratio)} ({number(side.ratio_low)} to {number(side.ratio_high)})"
 
 
 def cheaper(side: Side) -> str:
@@ -46,11 +47,6 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     columns = head.count("|") - 1
     lines = [head, "|" + " --- |" * columns]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def sides(result: Result) -> dict[str, Side]:
-    """Return the ways by label."""
-    return {side.label: side for side in result.sides}
 
 
 def load_of(result: Result) -> str:
@@ -137,6 +133,18 @@ def throughput(results: list[Result]) -> str:
     return table(head, rows)
 
 
+def stalled(results: list[Result]) -> str:
+    """Return what stalled readers lose, and what memory both ends take meanwhile."""
+    figures = {result.name: [side.median for side in result.sides] for result in results}
+    rows = []
+    for what in dict.fromkeys(name.rpartition(":")[0] for name in figures):
+        lost, sender, reader = (figures[f"{what}: {part}"] for part in ("lost", "sender grew", "reader grew"))
+        memory = [f"{number(one)} + {number(other)} MB" for one, other in zip(sender, reader, strict=True)]
+        rows.append([what, *(f"{each:.1f} %" for each in lost), *memory])
+    head = "| | lost, ZMQ's defaults | lost, ours | sender + reader grew, ZMQ's defaults | the same, ours |"
+    return table(head, rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "added": (r"added, ", added),
     "long queue": (r"added by forwardpass", plain("| ours | 10 waiting | 4,000 waiting | ratio |")),
@@ -152,7 +160,7 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "publisher, effect": (r"(effect on|hand-over with)", plain("| | Dynamo's | ours | ratio |")),
     "throughput": (r"real vLLM, ", throughput),
     "raw stream": (r"raw stream, ", plain("| CPU per message | multipart | frame by frame | ratio |")),
-    "stalled reader": (r"reader's ", plain("| | ZMQ's defaults | ours | ratio |")),
+    "stalled reader": (r"reader's ", stalled),
 }
 """Each table: which comparisons are in it, and how it is made."""
 
@@ -169,13 +177,18 @@ def filled(page: str, results: list[Result]) -> str:
     return page
 
 
+def read(path: str) -> list[Result]:
+    """Return the results in a file; JSON has no infinity, so a ratio that is missing is one."""
+    found = msgspec.json.decode(Path(path).read_bytes())
+    for result in found:
+        for side in result["sides"]:
+            side.update({name: math.inf for name, value in side.items() if value is None})
+    return msgspec.convert(found, list[Result])
+
+
 def main() -> int:
     """Write the page."""
-    results = [
-        result
-        for path in sys.argv[1:]
-        for result in msgspec.json.decode(Path(path).read_bytes(), type=list[Result])
-    ]
+    results = [result for path in sys.argv[1:] for result in read(path)]
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
     return 0
 
