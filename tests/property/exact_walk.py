@@ -9,23 +9,44 @@ was compared, so that a run can say how much that was.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
 from made_up_schedule import Simulation
 
+from forwardpass.engines.vllm.compat import queue_rules
 from forwardpass.engines.vllm.counted import QueueLedger
 from forwardpass.engines.vllm.extract import known_lengths, scheduled_metrics
 from forwardpass.engines.vllm.requests import RequestMemory
 from forwardpass.engines.vllm.steady import RunningContexts
-from forwardpass.engines.vllm.waiting import QueueRules
 from forwardpass.wire.tally import Tally
 
 __all__ = ["WALKS", "exact_variance", "walk_decodes", "walk_queue", "walk_schedule", "welford_variance"]
 
 MAX_DECODES = 1024
 MAX_WAITING = 400
+
+
+class Status(IntEnum):
+    """vLLM's statuses of requests that are not finished."""
+
+    WAITING = 1
+    WAITING_FOR_REMOTE_KVS = 2
+    RUNNING = 3
+    PREEMPTED = 4
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A request that waits."""
+
+    request_id: str
+    num_tokens: int
+    status: Status = Status.WAITING
+    num_computed_tokens: int = 0
 
 
 def exact_variance(values: list[int]) -> Fraction:
@@ -107,32 +128,18 @@ def _decodes(requests: list[Any], finished: set[str]) -> Any:
 
 def walk_queue(seed: int, steps: int) -> int:
     """Let prompts enter and leave a queue's ledger; return how many times one did."""
-    rng, ledger = random.Random(seed), QueueLedger(_rules())
-    waiting: list[Any] = []
+    rng, ledger = random.Random(seed), QueueLedger(queue_rules(Prompt, Status))
+    waiting: list[Prompt] = []
     for step in range(steps):
         if waiting and rng.random() < len(waiting) / (2 * rng.randrange(1, MAX_WAITING)):
             ledger.leave(waiting.pop(rng.randrange(len(waiting))))
         else:
             length = rng.randrange(1, 10 ** rng.randrange(1, 7))
-            waiting.append(
-                SimpleNamespace(request_id=f"r{step}", length=length, status=1, num_computed_tokens=0)
-            )
+            waiting.append(Prompt(f"r{step}", length))
             ledger.enter(waiting[-1])
         assert ledger.failed is None
-        check_tally(ledger.tally, [request.length for request in waiting])
+        check_tally(ledger.tally, [request.num_tokens for request in waiting])
     return steps
-
-
-def _rules() -> QueueRules:
-    return QueueRules(
-        statuses=lambda requests: [each.status for each in requests],
-        lengths=lambda requests: [each.length for each in requests],
-        computed_tokens=lambda request: int(request.num_computed_tokens),
-        settled=frozenset({1}),
-        prompts=frozenset({1}),
-        preempted=2,
-        loading=3,
-    )
 
 
 WALKS = (walk_schedule, walk_decodes, walk_queue)
