@@ -65,9 +65,11 @@ class ServedVllm:
         assert status == 200, text
 
     @contextlib.contextmanager
-    def stream(self, **body: Any) -> Iterator[Iterator[str]]:
-        """Ask for a completion and yield its chunks as they come; leaving before the end hangs up."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
+    def stream(self, *, patience: float = 60.0, **body: Any) -> Iterator[Iterator[str]]:
+        """Ask for a completion and yield its chunks as they come; leaving before the end hangs up, and so
+        does ``TimeoutError`` when none comes for ``patience`` seconds.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=patience)
         text = json.dumps({"model": self.model, "stream": True, **body})
         try:
             connection.request("POST", "/v1/completions", text, {"content-type": "application/json"})

@@ -25,6 +25,7 @@ REGRESSIONS: dict[int, str] = {
     14: "the same with drafts",
     32: "the same, late in a run",
     51: "the same in the very first passes",
+    20619: "the queue was not noted before an empty step, in which a load of KV began",
 }
 """Seeds that have found a fault once, and which; run with the others, and to be kept when those change."""
 

@@ -96,15 +96,16 @@ def test_an_empty_step_ends_the_count_and_is_no_pass(bench: Bench) -> None:
     bench.run(0.25)
 
     assert bench.times == pytest.approx([0.25, 0.25])
-    assert bench.publisher.queue_notes == [EMPTY_QUEUE, WAITING, WAITING]
+    assert bench.publisher.queue_notes == [EMPTY_QUEUE, WAITING, WAITING, WAITING]
 
 
-def test_what_waits_is_noted_before_a_pass(bench: Bench) -> None:
-    """ENG-08, CASE-14, TRAP-15: A pass may take long, an idle engine's first one too: heartbeats have the
-    queue as it is when the pass begins (D-3).
+@pytest.mark.parametrize("out", [output(Row("a", 10, 1)), EMPTY])
+def test_what_waits_is_noted_before_a_step(bench: Bench, out: Output) -> None:
+    """ENG-08, CASE-14, TRAP-15: A step may take long, an idle engine's first one too: heartbeats have the
+    queue as it is when the step begins (D-3).
     """
     bench.queue = WAITING
-    bench.schedule(output(Row("a", 10, 1)))
+    bench.schedule(out)
 
     assert bench.publisher.queue_notes == [WAITING]
     assert bench.publisher.messages == []

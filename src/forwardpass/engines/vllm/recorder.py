@@ -146,10 +146,10 @@ class PassRecorder:
                 now = self._clock.monotonic()
                 self._in_flight.append((output, now, None))
                 self._in_flight[-1] = (output, now, self._count(output))
-                # Should the pass take long, this is what heartbeats say waits (decision D-3).
-                self._publisher.note_queue(self.read_queue())
             else:
                 self._memory.forget(output.finished_req_ids)
+            # Should the step take long, this is what heartbeats say waits (decision D-3).
+            self._publisher.note_queue(self.read_queue())
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
             self._failed("scheduled", error)
 
