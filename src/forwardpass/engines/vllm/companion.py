@@ -107,6 +107,7 @@ class Companion:
         if self._owner != os.getpid() or self._ended:
             return
         self._ended = True
+        logger.disabled = False  # a server that sets up its logging disables the loggers that exist by then
         assert self._process.stdin is not None
         early = self._process.poll()
         try:
