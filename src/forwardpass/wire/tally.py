@@ -66,7 +66,8 @@ class Tally:
     @property
     def variance(self) -> float:
         """Population variance; 0.0 for fewer than two values."""
-        return _variance(self.n, self.total, self.squares)
+        n, total = self.n, self.total
+        return (n * self.squares - total * total) / (n * n) if n > 1 else 0.0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tally):

@@ -16,7 +16,13 @@ from vllm_shapes import Status
 
 from forwardpass.engines.vllm.attach import queue_reader
 from forwardpass.engines.vllm.compat import queue_rules
-from forwardpass.engines.vllm.counted import RECOUNT_SECONDS, CountedQueues, QueueLedger, count_in
+from forwardpass.engines.vllm.counted import (
+    CHECK_SECONDS,
+    RECOUNT_SECONDS,
+    CountedQueues,
+    QueueLedger,
+    count_in,
+)
 from forwardpass.testing.clock import ManualClock
 from forwardpass.wire.schema import QueuedRequestMetrics
 
@@ -208,20 +214,34 @@ def test_an_empty_queue_is_one_shared_value() -> None:
     assert count.read() is count.read() == QueuedRequestMetrics()
 
 
-def test_what_bypasses_the_methods_is_seen_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_bypasses_the_methods_is_seen_with_the_next_change(caplog: pytest.LogCaptureFixture) -> None:
     """A queue whose length is not what was counted is read from then on, with one line that says so."""
     queue = Fcfs()
     count = counted(queue)
     queue.add_request(Request("a", 10))
     with caplog.at_level(logging.WARNING):
+        count.read()
         queue.append(Request("b", 20))
-        assert count.read() == QueuedRequestMetrics(2, 30, 25.0, 0, 0, 0.0)
+        queue.add_request(Request("d", 40))
+        assert count.read() == count.recount()
         queue.append(Request("c", 30))
         assert count.read() == count.recount()
 
     assert count.differences == 1
     assert len(caplog.records) == 1
     assert "every pass counts the queue from now on" in caplog.text
+
+
+def test_what_bypasses_the_methods_is_seen_within_a_second() -> None:
+    """Lengths are compared now and then although nothing seems to have changed."""
+    queue, clock = Fcfs(), ManualClock()
+    count = counted(queue, clock=clock)
+    count.read()
+    queue.append(Request("a", 10))
+    clock.advance(CHECK_SECONDS)
+
+    assert count.read() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
+    assert count.differences == 1
 
 
 def test_the_recount_finds_what_no_length_shows(caplog: pytest.LogCaptureFixture) -> None:

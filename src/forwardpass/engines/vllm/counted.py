@@ -33,8 +33,23 @@ QUEUE_METHODS = (
 )  # fmt: skip
 """Every way in which requests enter and leave one of vLLM's queues (``sched/request_queue.py``)."""
 
+CHECK_SECONDS = 1.0
+"""How often the queues' lengths are compared although no method says that anything changed."""
+
 RECOUNT_SECONDS = 10.0
 """A recount of 1,000 waiting requests takes about 0.7 ms: less than a ten-thousandth of this."""
+
+
+class Changes:
+    """What tells at a glance that nothing changed: one for all ledgers of an engine."""
+
+    __slots__ = ("count", "unsettled")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Entries, departures and failures so far."""
+        self.unsettled = 0
+        """Requests that have to be read each time."""
 
 
 class QueueLedger:
@@ -55,7 +70,7 @@ class QueueLedger:
         self.others: dict[str, Any] = {}
         self.tally = Tally()
         """Of ``lengths``."""
-        self.changes = 0
+        self.changes = Changes()
         self.failed: Exception | None = None
         """Why this ledger is no longer right."""
 
@@ -69,27 +84,28 @@ class QueueLedger:
             request_id = request.request_id
             if request_id in self.lengths or request_id in self.others:
                 return
-            self.changes += 1
             if self._rules.settled(request):
                 (length,) = self._rules.lengths((request,))
                 self.lengths[request_id] = length
                 self.tally.add(length)
             else:
                 self.others[request_id] = request
+                self.changes.unsettled += 1
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
             self.failed = error
+        self.changes.count += 1
 
     def leave(self, request: Any) -> None:
         """Count ``request`` out, with the length it came in with."""
         try:
             length = self.lengths.pop(request.request_id, None)
             if length is not None:
-                self.changes += 1
                 self.tally.remove(length)
             elif self.others.pop(request.request_id, None) is not None:
-                self.changes += 1
+                self.changes.unsettled -= 1
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
             self.failed = error
+        self.changes.count += 1
 
 
 def count_in(queue: Any, ledger: QueueLedger) -> None:
@@ -154,7 +170,8 @@ class CountedQueues:
     """
 
     __slots__ = (
-        "_changes", "_clock", "_last", "_ledgers", "_next_recount", "_queues", "_rules", "differences",
+        "_changes", "_clock", "_last", "_ledgers", "_next_check", "_next_recount",
+        "_queues", "_rules", "_seen", "differences",
     )  # fmt: skip
 
     def __init__(
@@ -168,8 +185,13 @@ class CountedQueues:
         self._ledgers = ledgers
         self._rules = rules
         self._clock: Clock = clock or SystemClock()
-        self._next_recount = 0.0
-        self._changes = 0
+        self._next_check = self._next_recount = 0.0
+        self._changes = changes = Changes()
+        for ledger in ledgers:
+            changes.count += ledger.changes.count
+            changes.unsettled += ledger.changes.unsettled
+            ledger.changes = changes
+        self._seen = -1
         self._last = EMPTY_QUEUE
         self.differences = 0
         """1 once counting and reading have disagreed: every pass reads since."""
@@ -180,20 +202,30 @@ class CountedQueues:
 
     def read(self) -> QueuedRequestMetrics:
         """Return what waits now."""
-        # HOT PATH: 1 us however many wait; each request that may have changed adds what reading it costs.
+        # HOT PATH: 0.3 us if nothing came or went, else 3 us, however many wait; each request that may
+        # have changed adds what reading it costs.
+        changes = self._changes
+        if (
+            changes.count == self._seen
+            and not changes.unsettled
+            and self._clock.monotonic() < self._next_check
+            and not self.differences
+        ):
+            return self._last
+        return self._read_changed()
+
+    def _read_changed(self) -> QueuedRequestMetrics:
         if self.differences:
             return self.recount()
-        changes, plain = 0, True
         for queue, ledger in zip(self._queues(), self._ledgers, strict=True):
             if len(queue) != len(ledger.lengths) + len(ledger.others) or ledger.failed is not None:
                 return self._distrust(ledger)
-            changes += ledger.changes
-            if ledger.others:
-                plain = False
-        if not plain or changes != self._changes:
-            self._changes = changes if plain else -1
+        if self._changes.unsettled or self._changes.count != self._seen:
+            self._seen = self._changes.count
             self._last = self._count()
         now = self._clock.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + CHECK_SECONDS
         if now >= self._next_recount:
             self._next_recount = now + RECOUNT_SECONDS
             if self.recount() != self._last:

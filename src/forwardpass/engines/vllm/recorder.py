@@ -143,9 +143,13 @@ class PassRecorder:
         # HOT PATH: 256 decoding requests, 7 us.
         try:
             if output.total_num_scheduled_tokens > 0:
-                now = self._clock.monotonic()
-                self._in_flight.append((output, now, None))
-                self._in_flight[-1] = (output, now, self._count(output))
+                now, scheduled = self._clock.monotonic(), None
+                try:
+                    new = output.scheduled_new_reqs
+                    lengths = known_lengths(new) if new else ()
+                    scheduled = scheduled_metrics(output, lengths, self._memory, self._running)
+                finally:
+                    self._in_flight.append((output, now, scheduled))
             else:
                 self._memory.forget(output.finished_req_ids)
             # Should the step take long, this is what heartbeats say waits (decision D-3).
@@ -162,50 +166,41 @@ class PassRecorder:
         # HOT PATH: 3 us, whatever ran and whatever waits.
         try:
             if output.total_num_scheduled_tokens > 0:
-                self._publish(output)
+                in_flight = self._in_flight
+                if in_flight and in_flight[0][0] is output:
+                    _, scheduled_at, scheduled = in_flight.popleft()
+                else:
+                    scheduled_at, scheduled = self._take(output)
+                since = self._last_output_at or scheduled_at
+                self._last_output_at = now = self._arrived_at
+                if scheduled is not None:  # else it has been said that counting it failed
+                    # Identity and number are the publisher's to stamp.
+                    self._publisher.publish(
+                        ForwardPassMetrics(
+                            FPM_VERSION, "", 0, 0, now - since if since else 0.0, scheduled, self.read_queue()
+                        )
+                    )
             else:
-                self._empty(output)
+                self._last_output_at = 0.0
+                self._publisher.note_queue(self.read_queue())
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
             self._failed("finished", error)
-
-    def _publish(self, output: Any) -> None:
-        scheduled_at, scheduled = self._take(output)
-        since = self._last_output_at or scheduled_at
-        self._last_output_at = self._arrived_at
-        if scheduled is None:  # it has been said that counting it failed
-            return
-        self._publisher.publish(
-            ForwardPassMetrics(
-                FPM_VERSION,
-                "",  # identity and number are the publisher's to stamp
-                0,
-                0,
-                self._arrived_at - since if since else 0.0,
-                scheduled,
-                self.read_queue(),
-            )
-        )
-
-    def _empty(self, output: Any) -> None:
-        self._last_output_at = 0.0
-        self._publisher.note_queue(self.read_queue())
 
     def _count(self, output: Any) -> ScheduledRequestMetrics:
         new = output.scheduled_new_reqs
         return scheduled_metrics(output, known_lengths(new) if new else (), self._memory, self._running)
 
     def _take(self, output: Any) -> tuple[float, ScheduledRequestMetrics | None]:
-        """Return when ``output`` was scheduled and what it ran.
+        """Return when ``output``, which is not the oldest in flight, was scheduled and what it ran.
 
         Outputs come back in the order of their schedules. One that was never seen leaves the others
         alone; one that overtook others drops them, for they will not come.
         """
         in_flight = self._in_flight
-        if not in_flight or in_flight[0][0] is not output:
-            if not any(entry[0] is output for entry in in_flight):
-                return 0.0, self._count(output)
-            while in_flight[0][0] is not output:
-                in_flight.popleft()
+        if not any(entry[0] is output for entry in in_flight):
+            return 0.0, self._count(output)
+        while in_flight[0][0] is not output:
+            in_flight.popleft()
         _, scheduled_at, scheduled = in_flight.popleft()
         return scheduled_at, scheduled
 

@@ -38,11 +38,23 @@ class RunningContexts:
         """Return the tally of ``lengths`` (tokens in KV before the pass), one for each of ``ids``.
 
         ``left`` are requests that finished since the last pass; it may name others. The lists must not
-        change afterwards. The tally is the caller's to read, not to change.
+        change afterwards. The tally is the caller's to read, not to change, and valid until
+        the next call.
         """
         # HOT PATH: 256 requests, 2 us if they ran before, 9 us when counted afresh (2026-11, hot caches,
         # Xeon). Comparing two lists of the same objects does not touch the objects; going through one
-        # does, and after a step they are cold.
+        # does, and after a step they are cold, as is code: so this is one function for the usual pass.
+        line, tally = self._line, self._tally
+        if line is not None and line.ids == ids and not self._jumps:
+            n, total = tally.n, sum(lengths)
+            if total == tally.total + n:
+                tally.squares += 2 * tally.total + n
+                tally.total = total
+                self._lengths = lengths
+                return tally
+        return self._follow_changed(ids, lengths, left)
+
+    def _follow_changed(self, ids: list[str], lengths: list[int], left: Collection[str]) -> Tally:
         tally = self._moved_on(ids, lengths, left)
         if tally is None or tally.total != sum(lengths):
             tally, self._line = Tally.of(lengths), _Line(ids)
