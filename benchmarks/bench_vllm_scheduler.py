@@ -1,17 +1,18 @@
 """What a pass costs inside vLLM's real scheduler, without a model: ours against Dynamo's and a plain loop.
 
 Needs an environment with vLLM (``make bench-vllm`` makes one that has Dynamo's scheduler as well); says so
-and measures nothing without. All schedulers live in one process, carry the same load and take turns pass
-by pass, in random order; after each pass the thread sleeps a millisecond, as for a device, so that
-publishing threads run in nobody's time. Each stream has a reader in another process. The garbage
+and measures nothing without. All schedulers live in one process, carry the same load and take turns, a
+dozen passes each, in random order; the first passes of a turn, in which the others' memory is still in the
+caches, are not counted. In each pass the thread sleeps a millisecond, as for a device, and another one
+after it, so that publishing threads run in nobody's time. Each stream has a reader in another process. The garbage
 collector is off. All are built anew several times, in another order. Two figures:
 
 * *added*: wall time that the scheduler's overrides add to vLLM's own methods (see ``scheduler_ways.py``);
 * *step*: CPU time of the whole step on the engine's thread, ``add_request`` included, so that what a queue
   pays for counting itself is in it. The difference to vLLM alone is taken pass by pass.
 
-Here the requests have not been touched since the step before, and three other schedulers have run since:
-what counts is memory that is not in the processor's caches, as in an engine that serves.
+Here the requests have not been touched since the step before: what counts is memory that is not in the
+processor's caches, as in an engine that serves.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ BUILDS = 4
 ROUNDS = 2
 """Of every build."""
 LONG_QUEUE_ROUNDS = 9
-PASSES = 40
-QUICK_PASSES = 5
+TURNS, PASSES = 3, 16
+"""Turns of each scheduler in a round, and passes of a turn."""
+SKIPPED = 4
+"""First passes of a turn."""
 GOALS = {(256, 100): 1 / 10, (1024, 1000): 1 / 25}
 """Largest ratio of what we add to what Dynamo's scheduler adds."""
 LONG_QUEUE_GOAL = 2.0
@@ -61,12 +64,20 @@ def take_turns(lanes: list[Lane], rounds: int, rng: random.Random) -> list[list[
 def _one_round(lanes: list[Lane], rng: random.Random) -> list[list[Sample]]:
     samples: list[list[Sample]] = [[] for _ in lanes]
     order = list(range(len(lanes)))
-    for _ in range(QUICK_PASSES if is_quick() else PASSES):
+    turns, passes, skipped = (1, 5, 1) if is_quick() else (TURNS, PASSES, SKIPPED)
+    for _ in range(turns):
         rng.shuffle(order)
         for number in order:
-            samples[number].append(lanes[number].step())
-            if not is_quick():
-                time.sleep(DEVICE_SECONDS)
+            samples[number] += _turn(lanes[number], passes)[skipped:]
+    return samples
+
+
+def _turn(lane: Lane, passes: int) -> list[Sample]:
+    samples = []
+    for _ in range(passes):
+        samples.append(lane.step())
+        if not is_quick():
+            time.sleep(DEVICE_SECONDS)
     return samples
 
 

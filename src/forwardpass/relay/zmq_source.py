@@ -21,8 +21,11 @@ from forwardpass.wire.frames import FRAME_COUNT, SEQUENCE_BYTES, Frames, split
 
 __all__ = ["MAX_FRAME_BYTES", "RECEIVE_HWM", "Batch", "ZmqSource"]
 
-RECEIVE_HWM = 100_000
-"""Messages that wait in this process while nobody receives: about 50 MB, 20 s at 5,000 passes a second."""
+RECEIVE_HWM = 300_000
+"""Messages that wait in this process while nobody receives: at most about 190 MB, and nothing while somebody
+does. 10 s of 20,000 a second must fit at whatever moment they begin, and libzmq tells the sender of new
+room only once half of it has been taken.
+"""
 MAX_FRAME_BYTES = 1_048_576
 """A larger frame never enters memory: libzmq drops the connection, and a new socket is made.
 
