@@ -1,10 +1,10 @@
 """What a reader loses that stalls for 10 s while 20,000 messages a second come: ours against ZMQ's defaults.
 
 Two streams at once in one run, each with a sender and a reader in processes of their own: our socket and
-source (100,000 messages may wait at the sender and 300,000 at the reader), and plain PUB and SUB sockets as the library makes them
-(1,000). The reader's *thread* stalls, as for a full disk: libzmq goes on receiving behind its back. In the
-second part the whole reader process is stopped (``SIGSTOP``), so that only the sender's side can keep
-anything. Memory is what each process grew by at most, from before the stall.
+source (100,000 messages may wait at the sender and 300,000 at the reader), and plain PUB and SUB sockets as
+the library makes them (1,000). The reader's *thread* stalls, as for a full disk: libzmq goes on receiving
+behind its back. In the second part the whole reader process is stopped (``SIGSTOP``), so that only the
+sender's side can keep anything. Memory is what each process grew by at most, from before the stall.
 """
 
 from __future__ import annotations

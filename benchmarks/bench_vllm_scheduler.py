@@ -4,8 +4,8 @@ Needs an environment with vLLM (``make bench-vllm`` makes one that has Dynamo's 
 and measures nothing without. All schedulers live in one process, carry the same load and take turns, a
 dozen passes each, in random order; the first passes of a turn, in which the others' memory is still in the
 caches, are not counted. In each pass the thread sleeps a millisecond, as for a device, and another one
-after it, so that publishing threads run in nobody's time. Each stream has a reader in another process. The garbage
-collector is off. All are built anew several times, in another order. Two figures:
+after it, so that publishing threads run in nobody's time. Each stream has a reader in another process. The
+garbage collector is off. All are built anew several times, in another order. Two figures:
 
 * *added*: wall time that the scheduler's overrides add to vLLM's own methods (see ``scheduler_ways.py``);
 * *step*: CPU time of the whole step on the engine's thread, ``add_request`` included, so that what a queue
