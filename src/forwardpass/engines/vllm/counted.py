@@ -24,7 +24,15 @@ from forwardpass.engines.vllm.waiting import (
 from forwardpass.wire.schema import QueuedRequestMetrics
 from forwardpass.wire.tally import Tally
 
-__all__ = ["QUEUE_METHODS", "CountedQueues", "QueueLedger", "count_in"]
+__all__ = [
+    "CHECK_SECONDS",
+    "QUEUE_METHODS",
+    "RECOUNT_SECONDS",
+    "Changes",
+    "CountedQueues",
+    "QueueLedger",
+    "count_in",
+]
 
 logger = logging.getLogger(__name__)
 
