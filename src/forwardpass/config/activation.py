@@ -134,7 +134,8 @@ def _warnings(
     if foreign_scheduler is not None:
         lines.append(
             f"--scheduler-cls {foreign_scheduler} is kept: the instrumented scheduler class will not be used "
-            "and no forward passes are generated; remove the option, or make that class a subclass of ours"
+            "and no forward passes are generated, unless it is a subclass of ours: remove the option or make "
+            "it one"
         )
     if role.supported:
         return tuple(lines)
