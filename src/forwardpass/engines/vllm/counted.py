@@ -65,9 +65,8 @@ class QueueLedger:
 
     An ordinary prompt keeps its length until it leaves. Every other request (preempted, loading KV, a
     session between two inputs) may change while it waits, in length, status or computed tokens; those
-    are remembered as they are and read anew each time. Entering twice and
-    leaving without having entered do nothing, so it does not matter whether one method of a queue
-    calls another.
+    are remembered as they are and read anew each time. Entering twice and leaving without having entered
+    do nothing, so it does not matter whether one method of a queue calls another.
     """
 
     __slots__ = ("_rules", "changes", "failed", "lengths", "others", "tally")
