@@ -107,7 +107,6 @@ class Companion:
         if self._owner != os.getpid() or self._ended:
             return
         self._ended = True
-        logger.disabled = False  # a server that sets up its logging disables the loggers that exist by then
         assert self._process.stdin is not None
         early = self._process.poll()
         try:
@@ -118,10 +117,11 @@ class Companion:
         try:
             status = self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            logger.warning("Forward Pass Metrics: the recorder (pid %d) is still writing", self.pid)
+            logger.error("Forward Pass Metrics: the recorder (pid %d) is still writing", self.pid)
             return
         if self.listens and (early is not None or status):
-            logger.warning(
+            # An error, because by now something in a server's process has set the root logger to that level.
+            logger.error(
                 "Forward Pass Metrics: the recorder (pid %d) ended %s with status %d; later forward passes "
                 "are not recorded",
                 self.pid,
