@@ -125,15 +125,16 @@ def _reading_queue(
     """Return a patch of what a message says of the queue: ``change(recorder, read)``."""
 
     def apply(patch: Patch) -> None:
-        publish = PassRecorder._publish
+        finished = PassRecorder.finished
 
         def wrong(self: Any, output: Any) -> None:
             read = self.read_queue
-            self.read_queue = lambda: change(read())
-            publish(self, output)
+            if output.total_num_scheduled_tokens:
+                self.read_queue = lambda: change(read())
+            finished(self, output)
             self.read_queue = read
 
-        patch.setattr(PassRecorder, "_publish", wrong)
+        patch.setattr(PassRecorder, "finished", wrong)
 
     return apply
 
@@ -145,28 +146,28 @@ def _prompts_alone(queue: QueuedRequestMetrics) -> QueuedRequestMetrics:
 
 
 def _from_the_schedule_on(patch: Patch) -> None:
-    publish = PassRecorder._publish
+    finished = PassRecorder.finished
 
     def wrong(self: Any, output: Any) -> None:
         self._last_output_at = 0.0
-        publish(self, output)
+        finished(self, output)
 
-    patch.setattr(PassRecorder, "_publish", wrong)
+    patch.setattr(PassRecorder, "finished", wrong)
 
 
 def _one_message_less(patch: Patch) -> None:
     """A pass is not told of if all its requests are over when its output comes."""
-    publish = PassRecorder._publish
+    finished = PassRecorder.finished
 
     def wrong(self: Any, output: Any) -> None:
-        if output.finished_req_ids:
+        if output.total_num_scheduled_tokens and output.finished_req_ids:
             publisher, self._publisher = self._publisher, _Nowhere()
-            publish(self, output)
+            finished(self, output)
             self._publisher = publisher
         else:
-            publish(self, output)
+            finished(self, output)
 
-    patch.setattr(PassRecorder, "_publish", wrong)
+    patch.setattr(PassRecorder, "finished", wrong)
 
 
 class _Nowhere:
