@@ -13,21 +13,13 @@ from operator import mul
 __all__ = ["Tally", "sum_and_variance"]
 
 
-def _variance(n: int, total: int, squares: int) -> float:
-    # n*squares - total**2 is the exact n^2 * variance, never negative for true integers.
-    return (n * squares - total * total) / (n * n) if n > 1 else 0.0
-
-
 def sum_and_variance(values: Sequence[int]) -> tuple[int, float]:
     """Return the sum and the population variance of ``values`` (0.0 for fewer than two).
 
     The variance is the correctly rounded quotient of two exact integers.
     """
-    n = len(values)
-    if n < 2:
-        return (values[0], 0.0) if n else (0, 0.0)
-    total = sum(values)
-    return total, _variance(n, total, sum(map(mul, values, values)))
+    tally = Tally.of(values)
+    return tally.total, tally.variance
 
 
 class Tally:
@@ -67,6 +59,7 @@ class Tally:
     def variance(self) -> float:
         """Population variance; 0.0 for fewer than two values."""
         n, total = self.n, self.total
+        # n*squares - total**2 is the exact n^2 * variance, never negative for true integers.
         return (n * self.squares - total * total) / (n * n) if n > 1 else 0.0
 
     def __eq__(self, other: object) -> bool:

@@ -145,9 +145,7 @@ class PassRecorder:
             if output.total_num_scheduled_tokens > 0:
                 now, scheduled = self._clock.monotonic(), None
                 try:
-                    new = output.scheduled_new_reqs
-                    lengths = known_lengths(new) if new else ()
-                    scheduled = scheduled_metrics(output, lengths, self._memory, self._running)
+                    scheduled = self._count(output)
                 finally:
                     self._in_flight.append((output, now, scheduled))
             else:
