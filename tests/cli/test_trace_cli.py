@@ -49,6 +49,7 @@ def command(
     )
 
 
+EPOCH_MS = 1_796_042_065_000  # of counter 0
 ROWS = [
     trace_line(0, ScheduledRequestMetrics(), wall_time=0.0),
     trace_line(1, prefill_pass(2, 300), wall_time=0.5),
@@ -103,6 +104,23 @@ def test_ls_json_counts_on_request(prefix: Path) -> None:
     assert [f["first_observed_unix_ms"] for f in plain] == [f["first_observed_unix_ms"] for f in counted]
     assert [f["last_observed_unix_ms"] for f in plain] == [f["last_observed_unix_ms"] for f in counted]
     assert plain[0]["size"] == (prefix.parent / "fpm.4192.000000.jsonl.gz").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--since", str(EPOCH_MS + 9 * 20)], [1]),
+        (["--until", str(EPOCH_MS + 9 * 20)], [0]),
+        (["--since", str(EPOCH_MS), "--until", str(EPOCH_MS + 10_000)], [0, 1]),
+        (["--since", str(EPOCH_MS + 10_000)], []),
+    ],
+)
+def test_ls_finds_the_files_of_a_time(prefix: Path, options: list[str], expected: list[int]) -> None:
+    """A file is listed if rows of it were observed in that time, or if nobody can tell."""
+    (prefix.parent / "fpm.4193.000007.jsonl.gz").write_bytes(b"\x1f\x8b")
+    found = json.loads(run("ls", prefix, "--json", *options).stdout)
+
+    assert [each["index"] for each in found] == [*expected, 7]
 
 
 def test_cat_prints_the_rows_as_written(prefix: Path) -> None:
@@ -338,3 +356,65 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
         result = run(name, path)
 
         assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_repair_writes_what_is_sure(damaged: Path, tmp_path: Path) -> None:
+    """TRACE-66: New files with the old names, which every reader takes; a table and a verdict in words."""
+    result = run("repair", damaged, "--output", tmp_path / "sound")
+
+    assert "fpm.4192.000000.jsonl.gz  repaired     3" in result.stdout
+    assert "fpm.4192.000001.jsonl.gz  copied       2" in result.stdout
+    assert "5 rows in new files; 1 file had damage" in result.stderr
+    assert run("verify", tmp_path / "sound").return_value == Exit.DONE
+    assert run("verify", damaged).return_value == Exit.FINDING
+
+
+def test_repair_as_json_says_what_was_lost(damaged: Path, tmp_path: Path) -> None:
+    """The old files' reports, problems included, and where the rows are now."""
+    found = json.loads(run("repair", damaged, "-o", tmp_path / "sound", "--json").stdout)
+
+    assert found["rows"] == 5
+    assert found["files"][0]["target"] == str(tmp_path / "sound" / "fpm.4192.000000.jsonl.gz")
+    assert found["files"][0]["source"]["problem_counts"] == {"corrupt_member": 1}
+
+
+def test_repair_says_what_it_left_out(tmp_path: Path) -> None:
+    """TRACE-62: Torn rows are mentioned with the option that takes them; a file without a sure row gives no
+    new one.
+    """
+    (tmp_path / "torn.jsonl.gz").write_bytes(gzip_member(ROWS)[:-4])
+    result = run("repair", tmp_path / "torn.jsonl.gz", "-o", tmp_path / "sound")
+
+    assert "nothing left" in result.stdout
+    assert "7 rows of torn members left out (--unverified takes them)" in result.stderr
+    assert list((tmp_path / "sound").iterdir()) == []
+
+
+def test_cat_follows_a_trace(tmp_path: Path) -> None:
+    """TRACE-67: Rows that come later are shown, also of a segment that begins later, until the limit."""
+    arguments = ["trace", "cat", "-f", "--limit", "4", str(tmp_path / "fpm")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "forwardpass", *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        (tmp_path / "fpm.1.000000.jsonl.gz").write_bytes(gzip_member(ROWS[:2]))
+        first = [process.stdout.readline() for _ in range(2)]
+        (tmp_path / "fpm.1.000001.jsonl.gz").write_bytes(gzip_member(ROWS[2:6]))
+        rest = process.stdout.read()
+
+    assert process.returncode == Exit.DONE
+    assert "".join(first) + rest == b"\n".join([*ROWS[:4], b""]).decode()
+
+
+def test_stats_of_some_rows(prefix: Path) -> None:
+    """One rank, or one stretch of time: its passes are summed up alone, without what the files take."""
+    one_rank = run("stats", prefix, "--rank", "1").stdout
+    whole = json.loads(run("stats", prefix, "--json").stdout)
+    late = json.loads(run("stats", prefix, "--json", "--since", "1796042065150").stdout)
+    none = run("stats", prefix, "--worker", "nobody")
+
+    assert one_rank.startswith("1 pass and 0 heartbeats of 1 rank")
+    assert "disk a day" not in one_rank
+    assert len(whole["capacity"]) == 1
+    assert (late["summary"]["rows"], late["capacity"]) == (2, [])
+    assert none.stderr == "none of the 9 rows is what was asked for\n"

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from forwardpass.testing.traces import decode_pass, gzip_member, trace_line
+from forwardpass.trace.file_bytes import FileBytes
+from forwardpass.trace.gzip_member import available
+from forwardpass.trace.member_scan import State, scan_members
 from forwardpass.trace.reader import TraceReader
+from forwardpass.trace.record import begins_with_row
 from forwardpass.trace.report import ByteRange, FileReport, ProblemKind
 
 Read = Callable[..., tuple[list[bytes], FileReport]]
@@ -282,6 +286,22 @@ def test_a_file_of_false_headers_takes_no_ages(read: Read, header: bytes) -> Non
     assert report.ranges[-1] == ByteRange(report.size - len(MEMBERS[1]), report.size)
 
 
+@pytest.mark.parametrize("rows", [3, 300])
+def test_a_false_header_inside_an_intact_member_hides_nothing(read: Read, rows: int) -> None:
+    """TRACE-63, LOSS-09: the three bytes that begin a member occur by chance once in 16 MB of compressed
+    data; the member that has them, also one of many pieces, ends where it ends, and all behind it is read.
+    """
+    lines = [trace_line(number) for number in range(rows)]
+    plain = gzip_member(lines)
+    chance = b"\x1f\x8b\x08"
+    header = plain[:3] + b"\x04" + plain[4:10] + len(chance).to_bytes(2, "little") + chance
+    found, report = read(MEMBERS[0] + header + plain[10:] + MEMBERS[1] + MEMBERS[2])
+
+    assert found == GROUPS[0] + lines + GROUPS[1] + GROUPS[2]
+    assert report.intact
+    assert report.members == 4
+
+
 def test_row_that_spans_into_damage_is_torn(read: Read) -> None:
     """A row whose second half stood in a corrupt member is reported, and neither half becomes a row."""
     text = b"\n".join(ALL) + b"\n"
@@ -316,3 +336,32 @@ def test_large_torn_member_gives_its_whole_rows(read: Read) -> None:
     assert rows[:2] == GROUPS[0]
     assert rows[2:] == many[: len(rows) - 2]
     assert 5_000 < report.unverified_rows == len(rows) - 2 < 9_000
+
+
+@pytest.mark.parametrize("name", [compressor.name for compressor in available()])
+def test_the_fast_way_to_inflate_takes_what_zlib_takes(tmp_path: Path, name: str) -> None:
+    """TRACE-61: whichever library inflates, a member counts as intact exactly where zlib takes it whole.
+
+    Every bit of a member that another one follows is flipped, its reserved flags, checksum and length too.
+    """
+    compress = next(each.compress for each in available() if each.name == name)
+    text = b"".join(line + b"\n" for line in GROUPS[0])
+    member = compress(text)
+    path = tmp_path / "a.jsonl.gz"
+    for bit in range(len(member) * 8):
+        content = bytearray(member + MEMBERS[1])
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        with FileBytes(path) as file:
+            region = next(iter(scan_members(file, lambda text: begins_with_row(text, 1 << 20))))
+        inflater = zlib.decompressobj(31)
+        try:
+            found = inflater.decompress(content)
+            intact = inflater.eof
+        except zlib.error:
+            intact = False
+
+        assert (region.state is State.INTACT) == intact
+        if intact:
+            assert b"".join(region.pieces or ()) == found
+            assert region.end == len(content) - len(inflater.unused_data)

@@ -26,6 +26,23 @@ def test_a_prefix_without_a_folder_is_here(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_folders_that_are_made_survive_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOSS-06: every folder that got a new one is synced; where all are there already none is."""
+    real_sync, synced = os.fsync, []
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    prove_writable(str(tmp_path / "a" / "b" / "fpm"))
+    assert {str(tmp_path), str(tmp_path / "a")} <= set(synced)
+    synced.clear()
+    prove_writable(str(tmp_path / "a" / "b" / "fpm"))
+
+    assert [path for path in synced if os.path.isdir(path)] == []
+
+
 def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
     """TRACE-09: where a parent is a file, the error names the prefix."""
     (tmp_path / "a").write_text("")

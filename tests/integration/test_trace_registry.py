@@ -13,6 +13,7 @@ from trace_files import LIMIT_SECONDS, counter_ids, payload, rows, segment, segm
 
 from forwardpass.config.settings import CaptureMode, Fsync
 from forwardpass.trace.registry import TraceHandle, TraceRegistry
+from forwardpass.trace.sink import TraceSink
 from forwardpass.wire.keys import Endpoint
 
 BACKEND = Endpoint("dynamo", "backend", "generate")
@@ -240,3 +241,60 @@ def test_a_trace_that_is_being_closed_is_not_revived(tmp_path: Path, monkeypatch
     second.release()
     third.release()
     assert counter_ids(tmp_path) == [1, 2]
+
+
+def test_a_folder_that_hangs_holds_up_no_other_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOSS-13: while one producer's folder is being proven, others are leased, written, released and closed;
+    whoever wants the same producer waits, and a close of the registry closes what is opened late.
+    """
+    registry = TraceRegistry(trace_settings(tmp_path))
+    first = lease(registry)
+    real_sync, reached, proceed = os.fsync, threading.Event(), threading.Event()
+
+    def hanging_sync(descriptor: int) -> None:
+        if threading.current_thread().name == "fpm-trace-78":
+            reached.set()
+            assert proceed.wait(LIMIT_SECONDS)
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", hanging_sync)
+    late: list[TraceHandle] = []
+    waiting = [threading.Thread(target=lambda: late.append(lease(registry, "78"))) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    assert reached.wait(LIMIT_SECONDS)
+    first.offer(payload(1))
+    second = lease(registry)
+    other = lease(registry, "79")
+    other.release()
+    first.release()
+    second.release()
+    written = counter_ids(tmp_path)
+    nobody_yet = list(late)
+    closing = threading.Thread(target=registry.close, args=(LIMIT_SECONDS,))
+    closing.start()
+    proceed.set()
+    for thread in [closing, *waiting]:
+        thread.join(LIMIT_SECONDS)
+
+    assert (written, nobody_yet) == ([1], [])
+    assert len(late) == 2
+    for handle in late:
+        handle.release()
+    assert not any(thread.is_alive() for thread in [closing, *waiting])
+
+
+def test_an_opening_that_is_interrupted_decides_nothing(
+    registry: TraceRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRACE-52: Ctrl-C while a trace is opened is no failure of its folder; the next one opens it."""
+
+    def interrupted(self: TraceSink) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TraceSink, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            registry.acquire("77", BACKEND)
+
+    lease(registry).release()

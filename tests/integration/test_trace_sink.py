@@ -31,8 +31,8 @@ from forwardpass.config.settings import CaptureMode
 from forwardpass.errors import TracePathError
 from forwardpass.pump import StopReport
 from forwardpass.trace.record import TraceSource
+from forwardpass.trace.segment_file import SegmentFile
 from forwardpass.trace.sink import TraceCounts, TraceSink
-from forwardpass.trace.writer import SegmentFile
 
 SOURCE = TraceSource("dynamo", "backend", PRODUCER)
 
@@ -160,8 +160,10 @@ class JumpyClock(SystemClock):
 
     def unix_ms(self) -> int:  # type: ignore[override]
         """Return a time that has nothing to do with the last one."""
-        self.shown.append(1_800_000_000_000 + (-1) ** len(self.shown) * 86_400_000 * len(self.shown))
-        return self.shown[-1]
+        shown = 1_800_000_000_000 + (-1) ** len(self.shown) * 86_400_000 * len(self.shown)
+        if threading.current_thread() is threading.main_thread():
+            self.shown.append(shown)
+        return shown
 
 
 @pytest.mark.parametrize("mode", list(CaptureMode))
@@ -171,6 +173,7 @@ def test_a_wall_clock_that_jumps_moves_nothing_but_its_own_field(tmp_path: Path,
     """
     clock = JumpyClock()
     with recording(tmp_path, mode=mode, clock=clock, sample_interval_seconds=0.05) as sink:
+        clock.shown.clear()
         for counter in range(60):
             sink.offer(SOURCE, payload(counter))
             time.sleep(0.005)

@@ -26,9 +26,9 @@ def old(path: Path, seconds: float = 48 * HOUR) -> Path:
     return path
 
 
-def clean(*arguments: str) -> Result:
+def prune(*arguments: str) -> Result:
     """Run the command."""
-    return CliRunner().invoke(trace, ["clean", *arguments])
+    return CliRunner().invoke(trace, ["prune", *arguments])
 
 
 def test_a_survey_sees_the_segments_of_all_producers(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_cannot_be_deleted_is_returned(tmp_path: Path) -> None:
 def test_the_command_only_shows_at_first(tmp_path: Path) -> None:
     """Without --yes nothing is deleted; the table names the producer, stderr says what to do."""
     file = old(segment(tmp_path, 0))
-    result = clean(str(tmp_path / "fpm"))
+    result = prune(str(tmp_path / "fpm"))
 
     assert (result.exit_code, file.exists()) == (0, True)
     assert "77" in result.stdout
@@ -90,7 +90,7 @@ def test_the_command_deletes_what_is_old(tmp_path: Path) -> None:
     """With --yes the files of producers that are gone go, and only those."""
     gone, young = old(segment(tmp_path, 0, "1")), old(segment(tmp_path, 0, "2"), 5 * HOUR)
     other = old(tmp_path / "else.1.000000.jsonl.gz")
-    result = clean(f"{tmp_path}/fpm.jsonl.gz", "--yes", "--older-than", "6h")
+    result = prune(f"{tmp_path}/fpm.jsonl.gz", "--yes", "--older-than", "6h")
 
     assert result.exit_code == 0
     assert (gone.exists(), young.exists(), other.exists()) == (False, True, True)
@@ -103,17 +103,20 @@ def test_a_live_producer_is_spared(tmp_path: Path) -> None:
     writer.append(line(1), 1)
     writer.flush()
     os.utime(segment(tmp_path, 0), (0, 0))
-    result = clean(str(tmp_path / "fpm"), "--yes", "--older-than", "1s")
+    result = prune(str(tmp_path / "fpm"), "--yes", "--older-than", "1s")
     writer.close()
 
     assert segment(tmp_path, 0).exists()
-    assert (result.stdout, result.stderr) == ("", "no producer here is gone for so long\n")
+    assert (result.stdout, result.stderr) == (
+        "",
+        "nothing to remove: no producer is gone for so long, or the limits hold\n",
+    )
 
 
 def test_the_command_speaks_json(tmp_path: Path) -> None:
     """One document: the prefix, whether it deleted, each producer with its files, and errors."""
     file = old(segment(tmp_path, 0))
-    result = clean(str(tmp_path / "fpm"), "--json")
+    result = prune(str(tmp_path / "fpm"), "--json")
     document = json.loads(result.stdout)
 
     assert (document["prefix"], document["deleted"], document["errors"]) == (str(tmp_path / "fpm"), False, [])
@@ -126,7 +129,7 @@ def test_the_command_speaks_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("age", ["", "1", "d", "1w", "-1d", "1.5h", "١d"])
 def test_an_age_needs_a_unit(tmp_path: Path, age: str) -> None:
     """A number and s, m, h or d; anything else is wrong use."""
-    result = clean(str(tmp_path / "fpm"), "--older-than", age)
+    result = prune(str(tmp_path / "fpm"), "--older-than", age)
 
     assert isinstance(result.exception, ConfigError)
     assert (result.exception.variable, result.exception.value) == ("--older-than", age)
@@ -134,4 +137,31 @@ def test_an_age_needs_a_unit(tmp_path: Path, age: str) -> None:
 
 def test_a_prefix_has_to_name_a_file(tmp_path: Path) -> None:
     """A folder is no prefix."""
-    assert isinstance(clean(f"{tmp_path}/").exception, ConfigError)
+    assert isinstance(prune(f"{tmp_path}/").exception, ConfigError)
+
+
+def test_the_command_keeps_as_much_as_it_may(tmp_path: Path) -> None:
+    """D-27: With a limit only the longest silent go, until it holds; live producers count and stay."""
+    ages = {"1": 90, "2": 80, "3": 70}
+    for producer, hours in ages.items():
+        old(segment(tmp_path, 0, producer), hours * HOUR)
+    old(segment(tmp_path, 0, "young"), HOUR)
+    prefix = str(tmp_path / "fpm")
+    by_size = json.loads(prune(prefix, "--keep-bytes", "20", "--json").stdout)
+    by_number = json.loads(prune(prefix, "--keep-producers", "3", "--json").stdout)
+    enough = json.loads(prune(prefix, "--keep-bytes", "1kB", "--keep-producers", "4", "--json").stdout)
+    prune(prefix, "--keep-bytes", "0", "--yes")
+
+    assert [each["producer"] for each in by_size["producers"]] == ["1", "2"]
+    assert [each["producer"] for each in by_number["producers"]] == ["1"]
+    assert enough["producers"] == []
+    assert [path.name for path in tmp_path.iterdir()] == ["fpm.young.000000.jsonl.gz"]
+
+
+@pytest.mark.parametrize("size", ["", "many", "-1", "1.5GB", "3ib", "2 XB"])
+def test_a_size_that_is_none_is_refused(tmp_path: Path, size: str) -> None:
+    """The error names the option, what was found and what is accepted."""
+    result = prune(str(tmp_path / "fpm"), "--keep-bytes", size)
+
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.variable == "--keep-bytes"

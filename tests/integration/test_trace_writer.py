@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from trace_files import line, make_writer, members, segment, segments, text
 
 from forwardpass.config.settings import Fsync
-from forwardpass.counters import Counters
+from forwardpass.counters import Counters, DropReason
+from forwardpass.errors import TracePathError
 from forwardpass.testing.clock import ManualClock
-from forwardpass.trace.writer import FLUSH_BYTES, SegmentFile
+from forwardpass.trace.segment_file import SegmentFile
+from forwardpass.trace.writer import FLUSH_BYTES
 
 
 def test_no_file_before_the_first_flush(tmp_path: Path) -> None:
@@ -62,6 +65,21 @@ def test_rows_wait_one_second_at_most(tmp_path: Path) -> None:
     writer.flush_if_due(clock.monotonic())
 
     assert text(segment(tmp_path, 0)) == line(1) + line(2)
+
+
+def test_the_second_begins_when_a_payload_is_offered(tmp_path: Path) -> None:
+    """TRACE-40, LOSS-02: the time that a row may have waited before it came here is in its second."""
+    clock = ManualClock()
+    writer = make_writer(tmp_path, clock=clock, waited_seconds=0.25)
+    writer.append(line(1), 1)
+    clock.advance(0.5)
+    writer.flush_if_due(clock.monotonic())
+    assert segments(tmp_path) == []
+    assert writer.seconds_to_flush(clock.monotonic()) == pytest.approx(0.25)
+    clock.advance(0.25)
+    writer.flush_if_due(clock.monotonic())
+
+    assert text(segment(tmp_path, 0)) == line(1)
 
 
 def test_a_mebibyte_is_flushed_at_once(tmp_path: Path) -> None:
@@ -332,6 +350,50 @@ def test_decoys_are_left_alone(tmp_path: Path) -> None:
     assert outside.read_text() == "keep"
 
 
+def test_a_segment_that_another_recorder_writes_is_not_pruned(tmp_path: Path) -> None:
+    """TRACE-43, LOSS-11: two recorders of one producer share the names; what one of them still writes the
+    other leaves, and takes away once it is finished.
+    """
+    slow, fast = make_writer(tmp_path), make_writer(tmp_path, roll_bytes=100, max_segments=1)
+    slow.append(line(1), 1)
+    slow.flush()
+    fast.append(line(2) + line(3) + line(4), 3)
+    fast.flush()
+    assert segments(tmp_path) == [segment(tmp_path, 0), segment(tmp_path, 3)]
+    slow.append(line(5), 1)
+    slow.close()
+    assert text(segment(tmp_path, 0)) == line(1) + line(5)
+    fast.append(line(6), 1)
+    fast.close()
+
+    assert segments(tmp_path) == [segment(tmp_path, 4)]
+
+
+def test_the_last_number_is_an_error_at_the_start(tmp_path: Path) -> None:
+    """TRACE-07, LOSS-14: after the highest number that a segment can have there is none that a reader or
+    retention would know; a file planted there is said to be in the way, and nothing is written.
+    """
+    planted = tmp_path / f"fpm.77.{2**64 - 1}.jsonl.gz"
+    planted.write_bytes(b"")
+    with pytest.raises(TracePathError) as caught:
+        make_writer(tmp_path)
+
+    assert str(2**64 - 1) in str(caught.value)
+    assert list(tmp_path.iterdir()) == [planted]
+
+
+def test_a_writer_that_runs_out_of_numbers_counts_what_it_loses(tmp_path: Path) -> None:
+    """LOSS-14: the last number is used; what would go behind it is counted as refused by the disk."""
+    (tmp_path / f"fpm.77.{2**64 - 2}.jsonl.gz").write_bytes(b"")
+    counters = Counters()
+    writer = make_writer(tmp_path, counters=counters, roll_bytes=100)
+    writer.append(line(1) + line(2), 2)
+    writer.close()
+
+    assert text(tmp_path / f"fpm.77.{2**64 - 1}.jsonl.gz") == line(1)
+    assert counters.lost == {DropReason.DISK_ERROR: 1}
+
+
 class CountingFile(SegmentFile):
     """Counts the syncs of all segments."""
 
@@ -380,6 +442,72 @@ def test_syncing_includes_the_name(
     writer.close()
 
     assert len(folders) == synced
+
+
+def synced_folders(monkeypatch: pytest.MonkeyPatch, error: int | None = None) -> list[str]:
+    """Return a list that gets the path of every folder that is synced; or have that refused with an error."""
+    real_sync, folders = os.fsync, []
+
+    def watched(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.isdir(path):
+            if error is not None:
+                raise OSError(error, os.strerror(error))
+            folders.append(path)
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return folders
+
+
+def test_a_folder_that_is_made_is_synced_into_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOSS-06: a synced segment is of no use in a folder that a power loss takes away with it."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    writer = make_writer(folder, fsync=Fsync.FLUSH)
+    shutil.rmtree(tmp_path / "a")
+    folders = synced_folders(monkeypatch)
+    writer.append(line(1), 1)
+    writer.close()
+
+    assert sorted(folders) == [str(tmp_path), str(tmp_path / "a"), str(folder)]
+
+
+def test_a_folder_that_cannot_be_synced_costs_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOSS-06: with ``fsync=flush`` a row in a file whose name may be lost does not count as written, and
+    the next flush tries the folder again.
+    """
+    counters = Counters()
+    writer = make_writer(tmp_path, fsync=Fsync.FLUSH, counters=counters)
+    with monkeypatch.context() as patch:
+        synced_folders(patch, errno.EIO)
+        writer.append(line(1), 1)
+        writer.flush()
+    folders = synced_folders(monkeypatch)
+    writer.append(line(2), 1)
+    writer.close()
+
+    assert text(segment(tmp_path, 0)) == line(2)
+    assert folders == [str(tmp_path)]
+    assert counters.lost == {DropReason.DISK_ERROR: 1}
+
+
+def test_a_file_system_without_sync_of_folders_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TRACE-45, D-26: where folders cannot be synced at all nothing is lost for it, and one line says so."""
+    synced_folders(monkeypatch, errno.EINVAL)
+    writer = make_writer(tmp_path, fsync=Fsync.FLUSH)
+    with caplog.at_level(logging.WARNING):
+        writer.append(line(1), 1)
+        writer.close()
+
+    assert text(segment(tmp_path, 0)) == line(1)
+    assert ["cannot be synced" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_segments_do_not_leak_into_child_programs(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from forwardpass.clock import Clock
 from forwardpass.config.settings import CaptureMode, TraceSettings
 from forwardpass.counters import Counters
 from forwardpass.testing.clock import ManualClock
+from forwardpass.trace.segment_file import SegmentFile
 from forwardpass.trace.segments import SegmentNames
-from forwardpass.trace.writer import SegmentFile, SegmentWriter
+from forwardpass.trace.writer import SegmentWriter
 from forwardpass.wire.codec import encode
 from forwardpass.wire.schema import ForwardPassMetrics
 
@@ -54,12 +55,20 @@ def make_writer(
     clock: Clock | None = None,
     counters: Counters | None = None,
     create: Callable[[str], SegmentFile] = SegmentFile,
+    waited_seconds: float = 0.0,
     **changes: Any,
 ) -> SegmentWriter:
     """Return an opened writer for the producer below ``folder``."""
     settings = trace_settings(folder, **changes)
     names = SegmentNames.of(settings.output_prefix, PRODUCER)
-    writer = SegmentWriter(names, settings, counters or Counters(), clock or ManualClock(), create=create)
+    writer = SegmentWriter(
+        names,
+        settings,
+        counters or Counters(),
+        clock or ManualClock(),
+        create=create,
+        waited_seconds=waited_seconds,
+    )
     writer.open()
     return writer
 

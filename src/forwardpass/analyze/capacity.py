@@ -7,11 +7,22 @@ touches another producer's files, so multiply by the producers that ever wrote t
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
-from forwardpass.analyze.summary import ProducerSummary, ratio
+from forwardpass.analyze.derived import ratio
+from forwardpass.analyze.summary import ProducerSummary
 
-__all__ = ["Capacity", "capacity", "capacity_of"]
+__all__ = [
+    "Capacity",
+    "Plan",
+    "capacity",
+    "capacity_of",
+    "plan_of",
+    "rows_per_second",
+    "segments_to_keep",
+]
 
 _DAY_SECONDS = 86_400
 
@@ -81,4 +92,56 @@ def capacity_of(
         compression_ratio=compression_ratio,
         roll_bytes=roll_bytes,
         max_segments=max_segments,
+    )
+
+
+def rows_per_second(*, ranks: int, passes_per_second: float, sample_interval_seconds: float | None) -> float:
+    """Return the rows a second of a producer with so many ranks, each with so many passes and heartbeats.
+
+    ``sample_interval_seconds`` is sampled mode's, which writes at most one row per rank and interval;
+    ``None`` is full mode.
+    """
+    each = passes_per_second
+    if sample_interval_seconds is not None:
+        each = min(each, 1 / sample_interval_seconds)
+    return ranks * each
+
+
+def segments_to_keep(seconds: float, found: Capacity) -> int:
+    """Return the fewest segments with which the last ``seconds`` are there at any moment.
+
+    One more than they fill, because the newest may just have begun.
+    """
+    text = found.rows_per_second * found.mean_row_bytes * seconds
+    return 1 + math.ceil(text / found.roll_bytes)
+
+
+class Plan(Struct, frozen=True):
+    """What a trace of several producers alike will take."""
+
+    producers: int
+    each: Capacity
+    text_bytes_per_day: float
+    """Of all producers, as the next ones."""
+    file_bytes_per_day: float
+    kept_file_bytes: float
+    keep_seconds: int | None
+    segments_to_keep: int | None
+    """Segments that a producer must keep so that the last ``keep_seconds`` are always there."""
+    file_bytes_to_keep: float | None
+
+
+def plan_of(each: Capacity, producers: int, keep_seconds: int | None = None) -> Plan:
+    """Return what so many producers like ``each`` take, and what keeping ``keep_seconds`` would take."""
+    segments = None if keep_seconds is None else segments_to_keep(keep_seconds, each)
+    segment_bytes = producers * each.roll_bytes / each.compression_ratio
+    return Plan(
+        producers=producers,
+        each=each,
+        text_bytes_per_day=producers * each.text_bytes_per_day,
+        file_bytes_per_day=producers * each.file_bytes_per_day,
+        kept_file_bytes=producers * each.kept_file_bytes,
+        keep_seconds=keep_seconds,
+        segments_to_keep=segments,
+        file_bytes_to_keep=None if segments is None else segments * segment_bytes,
     )

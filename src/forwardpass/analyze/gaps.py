@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from forwardpass.trace.record import TraceRecord
+from forwardpass.wire.epochs import Epochs, Step, StepKind
 
 __all__ = ["GapTracker", "StreamGaps", "TraceStream"]
 
@@ -42,6 +43,8 @@ class StreamGaps(Struct, frozen=True):
     """Counters jumped over where sampling leaves rows out on purpose: nothing can be said about loss."""
     restarts: int
     """How often the counter went back: the publisher started anew (or two share one name)."""
+    turns: int
+    """How often a row continued an earlier life than the one before it: two publishers share the name."""
     duplicates: int
     """Rows that repeat the counter before them."""
     sampled: bool
@@ -53,12 +56,12 @@ class GapTracker:
 
     __slots__ = (
         "_duplicates",
+        "_epochs",
         "_first",
         "_gaps",
         "_last",
         "_last_sampled",
         "_missing",
-        "_restarts",
         "_rows",
         "_sampled",
         "_sampled_out",
@@ -66,32 +69,31 @@ class GapTracker:
 
     def __init__(self) -> None:
         self._rows = self._first = self._last = 0
-        self._missing = self._gaps = self._sampled_out = self._restarts = self._duplicates = 0
+        self._missing = self._gaps = self._sampled_out = self._duplicates = 0
         self._sampled = self._last_sampled = False
+        self._epochs = Epochs()
 
     def add(self, record: TraceRecord) -> None:
         """Take the stream's next row, in file order."""
         counter = record.metrics.counter_id
         sampled = record.capture_mode != "full"
-        step = counter - self._last
-        if self._rows == 0:
-            self._first = counter
-        elif step != 1 or sampled:
-            self._jump(step, sampled or self._last_sampled)
+        if not self._epochs.follows(counter, record.observed_at_unix_ms):
+            step = self._epochs.step(counter, record.observed_at_unix_ms)
+            self._unusual(step, sampled or self._last_sampled)
         self._rows += 1
         self._last = counter
         self._last_sampled = sampled
         self._sampled = self._sampled or sampled
 
-    def _jump(self, step: int, sampled: bool) -> None:
-        if step < 0:
-            self._restarts += 1
-        elif step == 0:
+    def _unusual(self, step: Step, sampled: bool) -> None:
+        if step.kind is StepKind.FIRST:
+            self._first = step.last
+        elif step.kind is StepKind.AGAIN:
             self._duplicates += 1
-        elif sampled:
-            self._sampled_out += step - 1
-        else:
-            self._missing += step - 1
+        elif step.kind is StepKind.JUMP and sampled:
+            self._sampled_out += step.skipped
+        elif step.kind is StepKind.JUMP:
+            self._missing += step.skipped
             self._gaps += 1
 
     def result(self, stream: TraceStream) -> StreamGaps:
@@ -104,7 +106,8 @@ class GapTracker:
             missing=self._missing,
             gaps=self._gaps,
             sampled_out=self._sampled_out,
-            restarts=self._restarts,
+            restarts=self._epochs.restarts,
+            turns=self._epochs.turns,
             duplicates=self._duplicates,
             sampled=self._sampled,
         )

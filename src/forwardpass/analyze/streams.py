@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from forwardpass.analyze.derived import busy_fraction
 from forwardpass.analyze.gaps import GapTracker, StreamGaps, TraceStream
 from forwardpass.analyze.kinds import PassKind, kind_of
 from forwardpass.trace.record import TraceRecord
@@ -25,13 +26,15 @@ class StreamSummary(Struct, frozen=True):
     elapsed_seconds: float
     """From the start of the first recorded pass to the last row."""
     busy_seconds: float
-    """Sum of ``wall_time``; each engine defines that its own way."""
+    """Sum of ``wall_time``; each engine defines that its own way (``wall_times``)."""
     busy_fraction: float | None
     """``busy_seconds`` / ``elapsed_seconds``; ``None`` for a sampled stream or one without length."""
     prefill_tokens: int
     decode_tokens: int
     """One per decoding request and pass: a lower bound under speculative decoding."""
     gaps: StreamGaps
+    wall_times: tuple[str, ...] = ()
+    """What the times of its passes measure, as in ``timing.py``; more than one if that changed."""
 
 
 class StreamState:
@@ -47,6 +50,7 @@ class StreamState:
         "_last_ms",
         "_prefill_tokens",
         "_rows",
+        "_scopes",
         "stream",
     )
 
@@ -57,6 +61,11 @@ class StreamState:
         self._first_wall = max(0.0, first.metrics.wall_time)
         self._rows = self._heartbeats = self._prefill_tokens = self._decode_tokens = 0
         self._busy = 0.0
+        self._scopes: set[str] = set()
+
+    def measured(self, scope: str) -> None:
+        """Take note of what the time of a pass measures."""
+        self._scopes.add(scope)
 
     def add(self, record: TraceRecord) -> PassKind:
         """Take the stream's next row and return its kind (``IDLE`` where only the worker's other ranks
@@ -94,8 +103,9 @@ class StreamState:
             last_observed_unix_ms=self._last_ms,
             elapsed_seconds=elapsed,
             busy_seconds=self._busy,
-            busy_fraction=None if gaps.sampled or elapsed <= 0 else self._busy / elapsed,
+            busy_fraction=None if gaps.sampled else busy_fraction(self._busy, elapsed),
             prefill_tokens=self._prefill_tokens,
             decode_tokens=self._decode_tokens,
             gaps=gaps,
+            wall_times=tuple(sorted(self._scopes)),
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
 
 import click
-from msgspec import Struct
 
-from forwardpass.cli.numbers import refused
-from forwardpass.trace.record import TraceRecord
+from forwardpass.cli.numbers import WholeNumber, refused
+from forwardpass.trace.row_filter import RowFilter
 
-__all__ = ["RowFilter", "moment_option"]
+__all__ = ["filter_options", "moment_option"]
 
 
 def moment_option(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -30,22 +32,27 @@ def moment_option(ctx: click.Context, param: click.Parameter, value: str | None)
         raise refused(param, value, accepted) from error
 
 
-class RowFilter(Struct, frozen=True):
-    """What to keep; ``None`` keeps all."""
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose rows; it gets them as ``wanted``, a :class:`RowFilter`."""
 
-    worker: str | None = None
-    rank: int | None = None
-    since_unix_ms: int | None = None
-    """First observed time to keep."""
-    until_unix_ms: int | None = None
-    """First observed time not to keep."""
+    @click.option("--worker", help="Only rows of this worker_id.")
+    @click.option("--rank", type=WholeNumber(0), help="Only rows of this data-parallel rank.")
+    @click.option(
+        "--since",
+        callback=moment_option,
+        help="Only rows observed at or after this time (ISO 8601 or Unix ms).",
+    )
+    @click.option("--until", callback=moment_option, help="Only rows observed before this time.")
+    @wraps(command)
+    def with_filter(
+        *arguments: Any,
+        worker: str | None,
+        rank: int | None,
+        since: int | None,
+        until: int | None,
+        **options: Any,
+    ) -> Any:
+        wanted = RowFilter(worker=worker, rank=rank, since_unix_ms=since, until_unix_ms=until)
+        return command(*arguments, wanted=wanted, **options)
 
-    def keeps(self, record: TraceRecord) -> bool:
-        """Say whether a row is wanted."""
-        observed = record.observed_at_unix_ms
-        return (
-            (self.worker is None or record.metrics.worker_id == self.worker)
-            and (self.rank is None or record.metrics.dp_rank == self.rank)
-            and (self.since_unix_ms is None or observed >= self.since_unix_ms)
-            and (self.until_unix_ms is None or observed < self.until_unix_ms)
-        )
+    return with_filter

@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forwardpass.errors import TracePathError
+from forwardpass.trace.ledger import LEDGER_SUFFIX
 from forwardpass.trace.segments import SegmentNames
 
-__all__ = ["SegmentName", "find_segments", "parse_segment_name"]
+__all__ = [
+    "SegmentName",
+    "by_producer",
+    "find_segments",
+    "ledger_of",
+    "parse_ledger_name",
+    "parse_segment_name",
+]
 
 _SEGMENT = re.compile(r"(?P<prefix>.+)\.(?P<producer>[A-Za-z0-9_-]+)\.[0-9]{6,20}\.jsonl\.gz", re.ASCII)
 _TRACE_SUFFIXES = (".jsonl.gz", ".jsonl")
@@ -38,6 +46,13 @@ def parse_segment_name(name: str) -> SegmentName | None:
     return None if index is None else SegmentName(match["prefix"], match["producer"], index)
 
 
+def parse_ledger_name(name: str) -> SegmentName | None:
+    """Return the segment that a ledger's file name (no folder) belongs to, or ``None`` if it is none."""
+    if not name.endswith(LEDGER_SUFFIX):
+        return None
+    return parse_segment_name(name.removesuffix(LEDGER_SUFFIX) + ".jsonl.gz")
+
+
 def find_segments(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """Return the files that ``paths`` stand for, each once, segments in natural order.
 
@@ -54,6 +69,24 @@ def find_segments(paths: str | Path | Iterable[str | Path]) -> list[Path]:
             raise TracePathError(str(path), "no such file, no folder with traces, no prefix of a trace")
         found.update(dict.fromkeys(matches))
     return sorted(found, key=_natural)
+
+
+def by_producer(files: Iterable[Path]) -> list[list[Path]]:
+    """Return the files by folder, prefix and producer, in order; one that is no segment stands alone."""
+    found: dict[tuple[str, ...], list[Path]] = {}
+    for path in files:
+        name = parse_segment_name(path.name)
+        key = (str(path),) if name is None else (str(path.parent), name.prefix, name.producer)
+        found.setdefault(key, []).append(path)
+    return list(found.values())
+
+
+def ledger_of(path: Path) -> Path | None:
+    """Return where the ledger of a segment is, if it has one; ``None`` for a file that is no segment."""
+    name = parse_segment_name(path.name)
+    if name is None:
+        return None
+    return path.parent / os.path.basename(SegmentNames(name.prefix, name.producer).ledger_path(name.number))
 
 
 def _stands_for(path: Path) -> list[Path]:

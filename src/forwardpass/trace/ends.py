@@ -33,7 +33,7 @@ def read_ends(path: Path) -> FileEnds:
     """Return the first and last rows of a file. Raises :class:`TracePathError` if it cannot be read."""
     with FileBytes(path) as file:
         report = FileReport(str(path))
-        batches = SegmentReader(file, report, lambda _: None, _MAX_ROW_BYTES).batches()
+        batches = SegmentReader(file, report, lambda _: None, _MAX_ROW_BYTES, decode_lines).batches()
         first = next((batch[0] for batch in batches if batch), None)
         find_last = _last_in_gzip if report.format is FileFormat.GZIP else _last_in_text
         return FileEnds(file.size, report.format, first, find_last(file) if first else None)

@@ -48,6 +48,15 @@ class FileBytes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """See the file at the size it has now."""
+        self.size = os.fstat(self._fd).st_size
+        self._window = b""
+
+    def close(self) -> None:
+        """Let go of the file."""
         os.close(self._fd)
 
     def read(self, start: int, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Knows how to make one complete gzip member out of one complete buffer.
+"""Knows how to make one complete gzip member out of one complete buffer, and what takes one apart fastest.
 
 Which library, at which level, was decided by measurement on 2026-11-30 (AMD EPYC, two shared cores,
 Python 3.11): 1 MiB batches of 714-byte rows of a simulated engine, medians of interleaved rounds.
@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Compressor", "available", "compress_member", "compressor_name"]
+__all__ = ["Compressor", "Inflaters", "available", "compress_member", "compressor_name", "fast_inflaters"]
 
 _GZIP_WINDOW_BITS = 31  # 15 bits of window plus 16: with a gzip header and trailer
 
@@ -42,6 +42,15 @@ class Compressor(NamedTuple):
 
     name: str
     compress: Callable[[bytes], bytes]
+
+
+class Inflaters(NamedTuple):
+    """A library that inflates, by the interface of ``zlib``."""
+
+    make: Callable[[], Any]
+    """Returns a new decompression object for one gzip member."""
+    error: Any
+    """What it raises for bytes that are no member."""
 
 
 def _libdeflate() -> Compressor | None:
@@ -82,3 +91,17 @@ def compressor_name() -> str:
 def compress_member(data: bytes) -> bytes:
     """Return ``data`` as one complete gzip member that any gzip reader understands."""
     return _preferred.compress(data)
+
+
+def fast_inflaters() -> Inflaters | None:
+    """Return ISA-L's way to inflate if it is installed: 0.18 us a row of 714 bytes where zlib takes 0.46.
+
+    It checks a member's checksum and length as zlib does (AMD EPYC, 2026-12-01). It ignores flags of the
+    header that are reserved, where zlib refuses the member, and of a member that is not sound it may give
+    less text.
+    """
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return None
+    return Inflaters(lambda: isal_zlib.decompressobj(_GZIP_WINDOW_BITS), isal_zlib.error)

@@ -44,6 +44,24 @@ class LineAssembler:
             self._keep(rest)
         return lines
 
+    def feed_text(self, pieces: list[bytes]) -> bytes | None:
+        """Return the lines that end in ``pieces`` as one text, with their newlines.
+
+        ``None``, and nothing is taken, if they are none, or if a line may be too long: then :meth:`feed` is
+        to be called.
+        """
+        size = sum(map(len, pieces))
+        end = pieces[-1].rfind(b"\n") + 1
+        if not end or self._carry_bytes + size > self._max_line_bytes:
+            return None
+        *before, last = pieces
+        whole = b"".join((*self._carry, *before, memoryview(last)[:end]))
+        self._carry.clear()
+        self._carry_bytes = 0
+        if end < len(last):
+            self._keep(last[end:])
+        return whole
+
     def finish(self) -> bytes | None:
         """Return the line that has begun and not ended, if there is one, and forget it."""
         return self._completed(b"") if self._carry_bytes else None

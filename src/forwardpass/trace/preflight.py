@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from forwardpass.errors import TracePathError
+from forwardpass.trace.folders import CANNOT_SYNC, make_folder, sync_folder
 
 __all__ = ["prove_writable"]
 
@@ -23,7 +25,7 @@ def prove_writable(prefix: str) -> None:
     directory, name = os.path.split(prefix)
     try:
         if directory:
-            os.makedirs(directory, exist_ok=True)
+            _make_lasting(directory)
         path, descriptor = _create_probe(os.path.join(directory, f".{name}.write-probe-{os.getpid()}"))
         try:
             _fill(descriptor)
@@ -31,6 +33,16 @@ def prove_writable(prefix: str) -> None:
             os.unlink(path)
     except OSError as error:
         raise TracePathError(prefix, f"trace files cannot be written here: {_reason(error)}") from error
+
+
+def _make_lasting(directory: str) -> None:
+    """Make the folder so that it is there after a power loss, if the file system can promise that."""
+    for changed in make_folder(directory):
+        try:
+            sync_folder(changed)
+        except OSError as error:
+            if error.errno not in CANNOT_SYNC | {errno.EACCES, errno.EPERM}:
+                raise
 
 
 def _reason(error: OSError) -> str:

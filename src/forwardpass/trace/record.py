@@ -21,14 +21,20 @@ from forwardpass.wire.schema import FPM_VERSION, ForwardPassMetrics
 __all__ = [
     "TRACE_SCHEMA",
     "LineFault",
+    "MessageId",
     "TraceRecord",
     "TraceSource",
+    "UnixMs",
+    "begins_with_row",
     "decode_line",
     "decode_lines",
     "fault_of",
 ]
 
 TRACE_SCHEMA = "dynamo.fpm.trace.v1"
+
+
+_Unsigned = Annotated[int, Meta(ge=0)]
 
 
 class TraceSource(Struct, frozen=True, gc=False):
@@ -38,6 +44,18 @@ class TraceSource(Struct, frozen=True, gc=False):
     component: str
     producer_id: str
     """Decimal id of the runtime connection (or stand-in) whose writer this is."""
+
+
+class MessageId(Struct, frozen=True, gc=False):
+    """Which message of an event plane a row was made of. Collectors write it; recorders do not.
+
+    Two rows with the same one are the same message, which a broker delivered twice.
+    """
+
+    publisher_id: _Unsigned
+    """The publisher's random id."""
+    sequence: _Unsigned
+    """The publisher's own number of the message."""
 
 
 class TraceRecord(Struct, frozen=True, gc=False):
@@ -54,6 +72,8 @@ class TraceRecord(Struct, frozen=True, gc=False):
     metrics: ForwardPassMetrics
     line: bytes
     """The row as written, without its newline."""
+    message_id: MessageId | None = None
+    """Set if a collector wrote the row."""
 
     @property
     def fpm(self) -> dict[str, Any]:
@@ -77,7 +97,7 @@ class LineFault(StrEnum):
     UNSUPPORTED_VERSION = "unsupported_version"
 
 
-_UnixMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+UnixMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Until the end of the year 9999: later is no time, and date arithmetic would fail on it."""
 
 
@@ -85,8 +105,9 @@ class _Event(Struct, frozen=True, gc=False):
     schema: Literal["dynamo.fpm.trace.v1"]
     source: TraceSource
     capture_mode: str
-    observed_at_unix_ms: _UnixMs
+    observed_at_unix_ms: UnixMs
     fpm: ForwardPassMetrics
+    message_id: MessageId | None = None
 
 
 class _Row(Struct, frozen=True, gc=False):
@@ -100,6 +121,14 @@ class _Fault(NamedTuple):
 
 
 _row_decoder = msgspec.json.Decoder(_Row)
+
+
+def begins_with_row(text: bytes, max_row_bytes: int) -> bool | None:
+    """Say whether ``text`` begins with a row; ``None`` if more of it is needed to know."""
+    line, newline, _ = text.partition(b"\n")
+    if newline:
+        return decode_lines([line]) is not None
+    return None if len(text) <= max_row_bytes else False
 
 
 def decode_lines(lines: list[bytes]) -> list[TraceRecord] | None:
@@ -122,6 +151,7 @@ def decode_lines(lines: list[bytes]) -> list[TraceRecord] | None:
                     event.observed_at_unix_ms,
                     metrics,
                     line,
+                    event.message_id,
                 )
             )
     except BYTES_ERRORS:

@@ -18,6 +18,7 @@ from forwardpass.clock import Clock, SystemClock
 from forwardpass.config.settings import CaptureMode, TraceSettings
 from forwardpass.config.variables import OUTPUT_PATH
 from forwardpass.errors import TraceError, TracePathError
+from forwardpass.trace.ledger import LedgerEvent, Origin
 from forwardpass.trace.record import TraceSource
 from forwardpass.trace.sink import TraceCounts, TraceSink
 from forwardpass.wire.keys import Endpoint
@@ -28,12 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Slot:
-    """The state of one producer: a sink with its leases, or a failure, which is final."""
+    """The state of one producer: being opened, a sink with its leases, or a failure, which is final."""
 
-    __slots__ = ("closed", "closing", "leases", "sink", "sources")
+    __slots__ = ("closed", "closing", "leases", "opened", "sink", "sources")
 
-    def __init__(self, sink: TraceSink | None) -> None:
-        self.sink = sink
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.sink: TraceSink | None = None
+        """Once opened; ``None`` then for a failure."""
         self.leases = 0
         self.closing = False
         self.closed = threading.Event()
@@ -65,10 +68,20 @@ if hasattr(os, "register_at_fork"):
 
 
 class TraceRegistry:
-    """The traces of one process, by producer. Safe to use from several threads."""
+    """The traces of one process, by producer. Safe to use from several threads.
 
-    def __init__(self, settings: TraceSettings, *, clock: Clock | None = None) -> None:
+    ``origin`` is what is known of the engine; it stands in the ledger beside each segment.
+    """
+
+    def __init__(
+        self,
+        settings: TraceSettings,
+        *,
+        clock: Clock | None = None,
+        origin: Origin = Origin(),  # noqa: B008  an immutable value
+    ) -> None:
         self._settings = settings
+        self._origin = origin
         self._clock: Clock = clock or SystemClock()
         self._slots: dict[str, _Slot] = {}
         # Reentrant: a signal handler may release a handle while its thread is in here.
@@ -84,13 +97,20 @@ class TraceRegistry:
         while True:
             with self._lock:
                 slot = self._slots.get(producer_id)
+                is_new = slot is None
                 if slot is None:
-                    slot = self._slots[producer_id] = _Slot(self._open(producer_id, endpoint))
-                if slot.sink is None:
-                    return None
-                if not slot.closing:
-                    return self._lease(slot, slot.sink, endpoint)
-            slot.closed.wait()  # bounded by the time that its close may take
+                    slot = self._slots[producer_id] = _Slot()
+                elif slot.opened.is_set():
+                    if slot.sink is None:
+                        return None
+                    if not slot.closing:
+                        return self._lease(slot, slot.sink, endpoint)
+            if is_new:
+                self._fill(slot, producer_id, endpoint)
+            elif not slot.opened.is_set():
+                slot.opened.wait()
+            else:
+                slot.closed.wait()  # bounded by the time that its close may take
 
     def close(self, timeout: float | None = None) -> None:
         """Drain and close every trace, whoever still holds a handle. Idempotent.
@@ -100,15 +120,32 @@ class TraceRegistry:
         seconds = self._settings.drain_seconds if timeout is None else timeout
         deadline = self._clock.monotonic() + seconds
         with self._lock:
-            slots = [slot for slot in self._slots.values() if slot.sink is not None]
+            slots = [slot for slot in self._slots.values() if slot.sink or not slot.opened.is_set()]
             for slot in slots:
                 slot.closing = True
         for slot in slots:
-            self._close_slot(slot, max(0.0, deadline - self._clock.monotonic()))
+            slot.opened.wait(max(0.0, deadline - self._clock.monotonic()))
+            if slot.sink is not None:
+                self._close_slot(slot, max(0.0, deadline - self._clock.monotonic()))
+
+    def _fill(self, slot: _Slot, producer_id: str, endpoint: Endpoint) -> None:
+        """Open the sink, without the lock: a folder that hangs must not hold up other traces."""
+        try:
+            slot.sink = self._open(producer_id, endpoint)
+        except BaseException:  # Ctrl-C: nothing is decided, and whoever waits may try
+            self._forget(slot)
+            slot.closed.set()
+            raise
+        finally:
+            slot.opened.set()
+
+    def _forget(self, slot: _Slot) -> None:
+        with self._lock:
+            self._slots = {name: other for name, other in self._slots.items() if other is not slot}
 
     def _open(self, producer_id: str, endpoint: Endpoint) -> TraceSink | None:
         settings = self._settings
-        sink = TraceSink(settings, producer_id, clock=self._clock)
+        sink = TraceSink(settings, producer_id, clock=self._clock, origin=self._origin)
         try:
             sink.start()
         except (TraceError, OSError, RuntimeError) as error:
@@ -152,14 +189,15 @@ class TraceRegistry:
             if slot.sink is not None and slot.sink.close(timeout).finished:
                 _open_sinks.discard(slot.sink)
         finally:  # also if the sink's thread hangs: whoever waits for it must not
-            with self._lock:
-                self._slots = {name: other for name, other in self._slots.items() if other is not slot}
+            self._forget(slot)
             slot.closed.set()
 
     def _become_child(self) -> None:
-        """In a forked child: the locks are new, and nobody here finishes what was closing there."""
+        """In a forked child the locks are new, and nobody finishes what was opening or closing."""
         self._lock = threading.RLock()
-        self._slots = {name: slot for name, slot in self._slots.items() if not slot.closing}
+        self._slots = {
+            name: slot for name, slot in self._slots.items() if slot.opened.is_set() and not slot.closing
+        }
 
 
 class TraceHandle:
@@ -194,6 +232,10 @@ class TraceHandle:
     def room(self) -> int:
         """Return how many payloads can be offered now without an older one being dropped for them."""
         return self._sink.room()
+
+    def note(self, event: LedgerEvent) -> None:
+        """Keep what a relay saw for the trace's ledger. Never raises and never waits."""
+        self._sink.note(event)
 
     def counts(self) -> TraceCounts:
         """Return the counts of the producer's trace, all its endpoints together."""

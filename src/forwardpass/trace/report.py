@@ -174,6 +174,12 @@ class TraceReport(Struct):
         """Bytes of readable text in all files."""
         return sum(file.text_bytes for file in self.files)
 
+    @property
+    def compression_ratio(self) -> float:
+        """Bytes of text per sound byte; 1.0 where nothing is sound."""
+        sound = self.size - sum(file.damaged_bytes for file in self.files)
+        return self.text_bytes / sound if sound else 1.0
+
     def problem_count(self) -> int:
         """Return how many problems were found."""
         return sum(sum(file.problem_counts.values()) for file in self.files)

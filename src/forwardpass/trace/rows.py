@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from forwardpass.errors import WireError
-from forwardpass.trace.record import TRACE_SCHEMA, TraceSource
+from forwardpass.trace.record import TRACE_SCHEMA, MessageId, TraceSource
 from forwardpass.wire.codec import BYTES_ERRORS
 from forwardpass.wire.keys import StreamKey
 from forwardpass.wire.validate import CanonicalMetrics, validate_payload
 
-__all__ = ["Body", "Offered", "Reading", "encode_rows", "read_one", "read_payloads"]
+__all__ = ["Body", "Offered", "Reading", "encode_collected", "encode_rows", "read_one", "read_payloads"]
 
 Offered = tuple[TraceSource, int, bytes]
 """A payload as it was offered: its source, Unix milliseconds when it was observed, its bytes. A plain
@@ -45,6 +45,10 @@ class _Event(Struct, gc=False):
     capture_mode: str
     observed_at_unix_ms: int
     fpm: Body
+
+
+class _CollectedEvent(_Event, gc=False):
+    message_id: MessageId
 
 
 class _Row(Struct, gc=False):
@@ -88,6 +92,26 @@ def read_one(payload: bytes) -> Reading:
             return Reading(StreamKey(message.worker_id, message.dp_rank), message.counter_id, message)
     document = validate_payload(payload)
     return Reading(StreamKey(document["worker_id"], document["dp_rank"]), document["counter_id"], document)
+
+
+def encode_collected(
+    offered: Iterable[Offered],
+    bodies: Iterable[Body],
+    message_ids: Iterable[MessageId],
+    capture_mode: str,
+    timestamp_ms: int,
+) -> list[bytes]:
+    """Return lines as :func:`encode_rows` does, one by one, with the message that each row was made of."""
+    return [
+        _json.encode(
+            _Row(
+                timestamp_ms,
+                _CollectedEvent(TRACE_SCHEMA, source, capture_mode, observed, body, message_id),
+            )
+        )
+        + b"\n"
+        for (source, observed, _), body, message_id in zip(offered, bodies, message_ids, strict=True)
+    ]
 
 
 def encode_rows(

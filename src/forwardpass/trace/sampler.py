@@ -44,6 +44,10 @@ class Intake(NamedTuple):
     """Passed over because a newer one of the same stream, or the same counter, stands for them."""
     refused: Sequence[WireError] = ()
     """One for each payload that the trace may not hold, as far as they were looked at."""
+    arrived: Sequence[int] | None = None
+    """In sampled mode, one for each of ``bodies``: the payloads that came of its stream since the one before
+    it, itself included.
+    """
 
 
 class Recorder(Protocol):
@@ -116,9 +120,10 @@ class _Pending(NamedTuple):
 class _Stream:
     """One key: what an interval's end would write, and what came after it and was not read yet."""
 
-    __slots__ = ("key", "last_emitted", "newer", "pending")
+    __slots__ = ("arrived", "key", "last_emitted", "newer", "pending")
 
     def __init__(self, key: tuple[str, str, str, str, int]) -> None:
+        self.arrived = 0
         self.key = key
         self.last_emitted: int | None = None
         self.pending: _Pending | None = None
@@ -157,7 +162,7 @@ class SampledRecorder:
         else:
             for stream, group in groups:
                 self._keep(stream, group)
-        return self._outcome([], [])
+        return self._outcome([], [], [])
 
     def due(self, now: float) -> Intake:
         """Return what is pending if the interval has ended."""
@@ -178,13 +183,18 @@ class SampledRecorder:
             if stream.pending is not None:
                 emitted.append((stream, stream.pending))
         emitted.sort(key=lambda pair: pair[0].key)
+        arrived = []
         for stream, pending in emitted:
             stream.last_emitted = pending.reading.counter_id
             stream.pending = None
+            arrived.append(stream.arrived)
+            stream.arrived = 0
         if len(self._streams) > MAX_STREAMS:
             self._forget_all_but([stream for stream, _ in emitted])
         return self._outcome(
-            [pending.item for _, pending in emitted], [pending.reading.body for _, pending in emitted]
+            [pending.item for _, pending in emitted],
+            [pending.reading.body for _, pending in emitted],
+            arrived,
         )
 
     # --- which stream ----------------------------------------------------------------------------
@@ -223,7 +233,9 @@ class SampledRecorder:
             except WireError as error:
                 self._refused.append(error)
                 continue
-            self._offer_pending(self._stream(source, reading.key), item, reading)
+            stream = self._stream(source, reading.key)
+            stream.arrived += 1
+            self._offer_pending(stream, item, reading)
 
     def _by_first_bytes(self, source: TraceSource, payload: bytes) -> tuple[_Stream, bytes] | None:
         for length in self._prefix_lengths:
@@ -263,6 +275,7 @@ class SampledRecorder:
     # --- what is pending -------------------------------------------------------------------------
 
     def _keep(self, stream: _Stream, group: list[Offered]) -> None:
+        stream.arrived += len(group)
         stream.newer = stream.newer + group if stream.newer else group
         if len(stream.newer) > NEWER_LIMIT:
             self._settle(stream)
@@ -290,8 +303,8 @@ class SampledRecorder:
         stream.pending = _Pending(item, reading)
         return True
 
-    def _outcome(self, offered: list[Offered], bodies: list[Body]) -> Intake:
-        intake = Intake(offered, bodies, self._sampled_out, self._refused)
+    def _outcome(self, offered: list[Offered], bodies: list[Body], arrived: list[int]) -> Intake:
+        intake = Intake(offered, bodies, self._sampled_out, self._refused, arrived)
         self._sampled_out, self._refused = 0, []
         return intake
 

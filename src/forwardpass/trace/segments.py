@@ -1,23 +1,26 @@
 """Knows how segments are named, numbered, rolled and pruned. It opens no file.
 
-A segment is ``<prefix>.<producer>.<index>.jsonl.gz`` with the index in at least six digits. Anything
-that does not reproduce its own name exactly is somebody else's file.
+A segment is ``<prefix>.<producer>.<index>.jsonl.gz`` with the index in at least six digits, and its ledger
+``<prefix>.<producer>.<index>.ledger``. Anything that does not reproduce its own name exactly is somebody
+else's file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
+from forwardpass.trace.ledger import LEDGER_SUFFIX
 from forwardpass.wire.keys import sanitize_producer_id
 
-__all__ = ["Entry", "Fill", "SegmentNames", "prunable"]
+__all__ = ["MAX_INDEX", "Entry", "Fill", "SegmentNames", "lonely_ledgers", "prunable"]
 
 _SUFFIX = ".jsonl.gz"
 _INDEX_DIGITS = 6
-_MAX_INDEX = 2**64 - 1
+MAX_INDEX = 2**64 - 1
+"""The highest number of a segment."""
 
 
 class Entry(Struct, frozen=True):
@@ -50,26 +53,41 @@ class SegmentNames(Struct, frozen=True):
         """Return the path of segment ``index``."""
         return os.path.join(self.directory, self._name(index))
 
+    def ledger_path(self, index: int) -> str:
+        """Return the path of the ledger beside segment ``index``."""
+        return os.path.join(self.directory, self._name(index, LEDGER_SUFFIX))
+
     def index_of(self, name: str) -> int | None:
         """Return the index of the segment called ``name`` (no folder), or ``None`` if it is none of ours."""
+        return self._index(name, _SUFFIX)
+
+    def ledger_index_of(self, name: str) -> int | None:
+        """Return the index of the ledger called ``name`` (no folder), or ``None`` if it is none of ours."""
+        return self._index(name, LEDGER_SUFFIX)
+
+    def next_index(self, names: Iterable[str]) -> int:
+        """Return the index after the highest among ``names``, whatever kind of entry has it; 0 for none.
+
+        A ledger without its segment counts too: it tells of another life.
+        """
+        taken = (self._index(name, suffix) for name in names for suffix in (_SUFFIX, LEDGER_SUFFIX))
+        return max((index + 1 for index in taken if index is not None), default=0)
+
+    def _index(self, name: str, suffix: str) -> int | None:
         stem = self._stem()
-        if not (name.startswith(stem) and name.endswith(_SUFFIX)):
+        if not (name.startswith(stem) and name.endswith(suffix)):
             return None
-        digits = name[len(stem) : -len(_SUFFIX)]
+        digits = name[len(stem) : -len(suffix)]
         if not (digits.isascii() and digits.isdigit()):
             return None
         index = int(digits)
-        return index if index <= _MAX_INDEX and self._name(index) == name else None
-
-    def next_index(self, names: Iterable[str]) -> int:
-        """Return the index after the highest among ``names``, whatever kind of entry has it; 0 for none."""
-        return max((index + 1 for name in names if (index := self.index_of(name)) is not None), default=0)
+        return index if index <= MAX_INDEX and self._name(index, suffix) == name else None
 
     def _stem(self) -> str:
         return f"{os.path.basename(self.prefix)}.{self.producer}."
 
-    def _name(self, index: int) -> str:
-        return f"{self._stem()}{index:0{_INDEX_DIGITS}d}{_SUFFIX}"
+    def _name(self, index: int, suffix: str = _SUFFIX) -> str:
+        return f"{self._stem()}{index:0{_INDEX_DIGITS}d}{suffix}"
 
 
 class Fill:
@@ -104,3 +122,15 @@ def prunable(names: SegmentNames, entries: Iterable[Entry], max_segments: int, a
     indices = sorted(index for index in found if index is not None)
     surplus = max(0, len(indices) - max_segments)
     return [index for index in indices if index != active][:surplus]
+
+
+def lonely_ledgers(
+    names: SegmentNames, entries: Collection[Entry], gone: Collection[int], active: int
+) -> list[int]:
+    """Return the indices of ledgers to delete: regular files older than the ``active`` segment whose segment
+    is not among ``entries``, or ``gone``.
+    """
+    segments = {names.index_of(entry.name) for entry in entries}
+    ledgers = (names.ledger_index_of(entry.name) for entry in entries if entry.regular)
+    old = sorted(index for index in ledgers if index is not None and index < active)
+    return [index for index in old if index not in segments or index in gone]

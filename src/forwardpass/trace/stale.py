@@ -7,19 +7,19 @@ somebody asks for this.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
 from forwardpass.errors import TracePathError
-from forwardpass.trace.discover import parse_segment_name
+from forwardpass.trace.discover import parse_ledger_name, parse_segment_name
 
-__all__ = ["SegmentState", "StaleProducer", "remove", "stale_producers", "survey"]
+__all__ = ["SegmentState", "StaleProducer", "beyond", "remove", "stale_producers", "survey"]
 
 
 class SegmentState(Struct, frozen=True):
-    """One segment as it is on the disk."""
+    """One segment, or its ledger, as it is on the disk."""
 
     path: str
     producer: str
@@ -61,8 +61,31 @@ def stale_producers(segments: Iterable[SegmentState], before_unix_ms: int) -> li
     return sorted(found, key=lambda stale: (stale.written_unix_ms, stale.producer))
 
 
+def beyond(
+    stale: Sequence[StaleProducer],
+    segments: Collection[SegmentState],
+    *,
+    producers: int | None = None,
+    size: int | None = None,
+) -> list[StaleProducer]:
+    """Return those of ``stale`` that must go, in their order, so that at most so many ``producers`` and bytes
+    are left of ``segments``; all of them without a limit. Who is not stale counts, and stays.
+    """
+    if producers is None and size is None:
+        return list(stale)
+    left = len({segment.producer for segment in segments})
+    total = sum(segment.size for segment in segments)
+    gone = []
+    for each in stale:
+        if (producers is None or left <= producers) and (size is None or total <= size):
+            break
+        gone.append(each)
+        left, total = left - 1, total - each.size
+    return gone
+
+
 def survey(prefix: str) -> list[SegmentState]:
-    """Return the segments of every producer with this prefix. Links and folders are none.
+    """Return the segments and ledgers of every producer with this prefix. Links and folders are none.
 
     Raises :class:`~forwardpass.errors.TracePathError` if the folder cannot be read.
     """
@@ -71,7 +94,7 @@ def survey(prefix: str) -> list[SegmentState]:
     try:
         with os.scandir(directory or ".") as listing:
             for entry in listing:
-                name = parse_segment_name(entry.name)
+                name = parse_segment_name(entry.name) or parse_ledger_name(entry.name)
                 if name is None or name.prefix != stem or not entry.is_file(follow_symlinks=False):
                     continue
                 with suppress(FileNotFoundError):  # retention has just removed it

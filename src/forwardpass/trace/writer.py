@@ -11,71 +11,29 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from msgspec import Struct
 
 from forwardpass.clock import Clock
 from forwardpass.config.settings import Fsync, TraceSettings
 from forwardpass.counters import Counters, DropReason
+from forwardpass.errors import TracePathError
 from forwardpass.quiet import QuietLog
+from forwardpass.trace.folders import CANNOT_SYNC, make_folder, sync_folder
 from forwardpass.trace.gzip_member import compress_member
-from forwardpass.trace.segments import Entry, Fill, SegmentNames, prunable
+from forwardpass.trace.live import remove_finished
+from forwardpass.trace.segment_file import SegmentFile
+from forwardpass.trace.segments import MAX_INDEX, Entry, Fill, SegmentNames, lonely_ledgers, prunable
 
-__all__ = ["FLUSH_BYTES", "FLUSH_SECONDS", "SegmentFile", "SegmentWriter", "WriterCounts"]
+__all__ = ["FLUSH_BYTES", "FLUSH_SECONDS", "SegmentWriter", "WriterCounts", "WriterWatch"]
 
 logger = logging.getLogger(__name__)
 
 FLUSH_BYTES = 1 << 20
 FLUSH_SECONDS = 1.0
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class SegmentFile:
-    """One open segment. Every method but ``deleted`` and ``close`` raises ``OSError``."""
-
-    __slots__ = ("_descriptor", "path")
-
-    def __init__(self, path: str) -> None:
-        """Create ``path``, which must not exist in any form (``FileExistsError``)."""
-        self.path = path
-        self._descriptor = os.open(path, _CREATE, 0o666)
-
-    def size(self) -> int:
-        """Return the bytes in the file."""
-        return os.fstat(self._descriptor).st_size
-
-    def deleted(self) -> bool:
-        """Say whether no folder lists the file any more: nobody would ever find what is written to it.
-
-        True as well where it cannot be asked (``ESTALE``: deleted on the server of a network file system).
-        """
-        try:
-            return os.fstat(self._descriptor).st_nlink == 0
-        except OSError:
-            return True
-
-    def append(self, data: bytes) -> None:
-        """Write all of ``data`` at the end. After an error some of it may be there."""
-        view = memoryview(data)
-        while view:
-            written = os.write(self._descriptor, view)
-            if not written:
-                raise OSError(errno.EIO, "nothing was written", self.path)
-            view = view[written:]
-
-    def truncate(self, size: int) -> None:
-        """Cut the file back to ``size`` bytes."""
-        os.ftruncate(self._descriptor, size)
-
-    def sync(self) -> None:
-        """Force the file to the disk."""
-        os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        """Close the file; errors are of no use to anybody any more."""
-        with suppress(OSError):
-            os.close(self._descriptor)
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class WriterCounts(Struct):
@@ -89,6 +47,18 @@ class WriterCounts(Struct):
     uncompressed_bytes: int = 0
     compressed_bytes: int = 0
     last_error: str | None = None
+
+
+class WriterWatch(Protocol):
+    """Who is told what becomes of rows, in the order in which they were appended."""
+
+    def settled(self, rows: int, lost: DropReason | None) -> None:
+        """The oldest ``rows`` were written, or were ``lost``."""
+        ...
+
+    def segment_ends(self, index: int) -> None:
+        """Nothing more will be written to segment ``index``, which exists."""
+        ...
 
 
 class SegmentWriter:
@@ -106,13 +76,20 @@ class SegmentWriter:
         clock: Clock,
         *,
         create: Callable[[str], SegmentFile] = SegmentFile,
+        watch: WriterWatch | None = None,
+        waited_seconds: float = 0.0,
     ) -> None:
+        """``waited_seconds`` is how long a row may have waited elsewhere before it comes here."""
         self.counts = WriterCounts()
+        self.created: int | None = None
+        """Index of the newest segment that was created here."""
+        self._watch = watch
         self._names = names
         self._settings = settings
         self._counters = counters
         self._clock = clock
         self._create_file = create
+        self._flush_seconds = FLUSH_SECONDS - waited_seconds
         self._log = QuietLog(logger, clock)
         self._index = 0
         self._file: SegmentFile | None = None
@@ -123,10 +100,16 @@ class SegmentWriter:
         self._flush_at = 0.0
         self._failed_rows = 0
         self._paths: list[str] = []
+        self._unsynced_folders: list[str] = []
 
     def open(self) -> None:
-        """Find the next free index. No file is created before the first flush. Raises ``OSError``."""
+        """Find the next free index. No file is created before the first flush.
+
+        Raises ``OSError``, and ``TracePathError`` where no index is left.
+        """
         self._index = self._names.next_index(os.listdir(self._names.directory))
+        if self._index > MAX_INDEX:
+            raise TracePathError(self._where(), f"no segment can be numbered higher than {MAX_INDEX}")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -142,8 +125,16 @@ class SegmentWriter:
         if fits and self._batch_fill.bytes + size < FLUSH_BYTES:
             self._add(lines, rows)
             return
-        for line in lines.splitlines(keepends=True):
-            self._append_line(line)
+        start = 0
+        while start < size:
+            room = min(self._settings.roll_bytes - self._fill.bytes, FLUSH_BYTES - 1 - self._batch_fill.bytes)
+            end = lines.rfind(b"\n", start, start + max(0, room)) + 1
+            if end > start:  # as many as neither end a member nor a segment
+                self._add(lines[start:end], lines.count(b"\n", start, end))
+            else:
+                end = lines.find(b"\n", start) + 1
+                self._append_line(lines[start:end])
+            start = end
 
     def _append_line(self, line: bytes) -> None:
         roll_bytes = self._settings.roll_bytes
@@ -157,7 +148,7 @@ class SegmentWriter:
 
     def _add(self, lines: bytes, rows: int) -> None:
         if not self._batch:
-            self._flush_at = self._clock.monotonic() + FLUSH_SECONDS
+            self._flush_at = self._clock.monotonic() + self._flush_seconds
         self._batch.append(lines)
         self._batch_fill.add(rows, len(lines))
         self._fill.add(rows, len(lines))
@@ -169,7 +160,7 @@ class SegmentWriter:
         return max(0.0, self._flush_at - now) if self._batch else float("inf")
 
     def flush_if_due(self, now: float) -> None:
-        """Flush if the oldest row has waited for a second."""
+        """Flush if the oldest row has waited for a second, the time before it came here included."""
         if self._batch and now >= self._flush_at:
             self.flush()
 
@@ -182,7 +173,7 @@ class SegmentWriter:
         self._fill.add(-batch.rows, -batch.bytes)
         try:
             member = compress_member(b"".join(lines))
-            self._write(member)
+            self._write_or_make_room(member)
         except OSError as error:
             self._lose(DropReason.DISK_ERROR, batch.rows, error.strerror or str(error))
             return
@@ -206,6 +197,8 @@ class SegmentWriter:
         counts.flushes += 1
         counts.uncompressed_bytes += batch.bytes
         counts.compressed_bytes += member_bytes
+        if self._watch is not None:
+            self._watch.settled(batch.rows, None)
         if self._failed_rows:
             logger.warning("trace %s is written again; %d rows were lost", self._where(), self._failed_rows)
             self._failed_rows = 0
@@ -214,9 +207,26 @@ class SegmentWriter:
         self._counters.lose(reason, rows)
         self._failed_rows += rows
         self.counts.last_error = words
+        if self._watch is not None:
+            self._watch.settled(rows, reason)
         self._log.warning("write", f"trace {self._where()} cannot be written: {words}; rows lost: {rows:,}")
 
     # --- one segment -----------------------------------------------------------------------------
+
+    def _write_or_make_room(self, member: bytes) -> None:
+        """Write; where a full disk or a full file refuses, do what makes room, once."""
+        try:
+            self._write(member)
+        except OSError as error:
+            if self._file is None:  # what was written could not be cut off: again would be twice
+                raise
+            if error.errno in _DISK_FULL and self._unpruned:
+                self._prune()  # the new segment makes one of ours too many, and that may be what fills it
+            elif error.errno == errno.EFBIG and self._fill.rows:
+                self._next_segment()
+            else:
+                raise
+            self._write(member)
 
     def _write(self, member: bytes) -> None:
         file = self._findable() or self._create()
@@ -226,6 +236,7 @@ class SegmentWriter:
             file.append(member)
             if self._settings.fsync is Fsync.FLUSH:
                 file.sync()
+                self._sync_folders()
         except OSError:
             self._take_back(file, offset)
             raise
@@ -251,8 +262,10 @@ class SegmentWriter:
         return self._file
 
     def _create(self) -> SegmentFile:
-        os.makedirs(self._names.directory, exist_ok=True)
+        changed = [*make_folder(self._names.directory), self._names.directory]
         while True:
+            if self._index > MAX_INDEX:
+                raise OSError(errno.EOVERFLOW, f"no segment can be numbered higher than {MAX_INDEX}")
             path = self._names.path(self._index)
             try:
                 self._file = self._create_file(path)
@@ -260,14 +273,17 @@ class SegmentWriter:
             except FileExistsError:
                 self._index += 1
         self._paths.append(path)
+        self.created = self._index
         self.counts.segments += 1
         self._unpruned = True
         if self._settings.fsync is not Fsync.NEVER:
-            self._sync_directory()
+            self._unsynced_folders += changed
         return self._file
 
     def _next_segment(self) -> None:
         self._close_file()
+        if self._watch is not None and self.created == self._index:
+            self._watch.segment_ends(self._index)
         self._index += 1
         self._fill = Fill()
 
@@ -277,21 +293,24 @@ class SegmentWriter:
         if self._settings.fsync is not Fsync.NEVER:
             try:
                 self._file.sync()
+                self._sync_folders()
             except OSError as error:
                 self.counts.last_error = str(error)
                 self._log.warning("sync", f"trace segment {self._file.path} cannot be synced: {error}")
         self._file.close()
         self._file = None
 
-    def _sync_directory(self) -> None:
-        try:
-            descriptor = os.open(self._names.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _sync_folders(self) -> None:
+        """Force the names of what is new to the disk, so that it is found after a power loss."""
+        while self._unsynced_folders:
+            folder = self._unsynced_folders[-1]
             try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:  # some file systems cannot; the rows themselves are unharmed
-            self._log.warning("sync", f"trace folder {self._names.directory} cannot be synced: {error}")
+                sync_folder(folder)
+            except OSError as error:
+                if error.errno not in CANNOT_SYNC:
+                    raise
+                self._log.warning("sync", f"trace folder {folder} cannot be synced: {error}")
+            self._unsynced_folders.pop()
 
     def _where(self) -> str:
         return self._names.path(self._index)
@@ -307,18 +326,25 @@ class SegmentWriter:
         except OSError as error:
             self._log.warning("prune", f"old segments of {self._where()} cannot be looked for: {error}")
             return
+        gone = []
         for index in prunable(self._names, entries, self._settings.max_segments, self._index):
-            self._delete(self._names.path(index))
+            path = self._names.path(index)
+            if self._delete(path):
+                self._forget(path)
+                gone.append(index)
+        for index in lonely_ledgers(self._names, entries, gone, self._index):
+            self._delete(self._names.ledger_path(index))
 
-    def _delete(self, path: str) -> None:
+    def _delete(self, path: str) -> bool:
         try:
-            os.unlink(path)
+            if not remove_finished(path):  # another recorder of this producer writes it
+                return False
         except FileNotFoundError:  # somebody else was faster
             pass
         except OSError as error:  # one that cannot go must not keep the others
             self._log.warning("prune", f"old trace segment {path} cannot be deleted: {error}")
-            return
-        self._forget(path)
+            return False
+        return True
 
     def _forget(self, path: str) -> None:
         if path in self._paths:

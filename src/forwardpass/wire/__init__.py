@@ -1,1 +1,1 @@
-"""The wire: schema, codec, frames, exact tallies and port arithmetic. No socket, file, thread or clock."""
+"""The wire: schema, codec, frames, numbering, exact tallies and port arithmetic. No socket, file or clock."""

@@ -9,8 +9,9 @@ nothing (decision D-8). The trace applies the stricter rules of ``validate.py``.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,6 +24,7 @@ __all__ = [
     "BYTES_ERRORS",
     "Decoded",
     "decode",
+    "decode_first",
     "decode_full",
     "decode_strict",
     "encode",
@@ -33,6 +35,11 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+"""Wording of msgspec 0.19 to 0.23; test_envelope.py::test_trailing_bytes_are_ignored notices a change."""
 
 BYTES_ERRORS = (
     msgspec.MsgspecError,
@@ -159,6 +166,17 @@ def decode_full(data: bytes) -> Decoded:
     except BYTES_ERRORS as error:
         raise malformed(error) from error
     return Decoded(metrics, unknown)
+
+
+def decode_first(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    """Return the first value in ``data``; bytes after it are passed over. Raises what decoding raises."""
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError as error:
+        trailing = _TRAILING.search(str(error))
+        if trailing is None:
+            raise
+        return decoder.decode(data[: int(trailing[1])])
 
 
 def refusal(data: bytes, error: BaseException) -> WireError:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from forwardpass.errors import MalformedPayload, UnsupportedVersion
-from forwardpass.wire.codec import BYTES_ERRORS, malformed, refusal
+from forwardpass.wire.codec import BYTES_ERRORS, decode_first, malformed, refusal
 from forwardpass.wire.schema import FPM_VERSION
 
 __all__ = [
@@ -78,13 +78,14 @@ _KNOWN_TOP = frozenset(CanonicalMetrics.__struct_fields__)
 
 
 def validate_payload(data: bytes) -> dict[str, Any]:
-    """Return the map in ``data``: key order kept, integers still integers, ready for JSON.
+    """Return the map in ``data``: key order kept, integers still integers, ready for JSON. Bytes after it are
+    passed over, as the reference's trace does.
 
     Raises :class:`UnsupportedVersion` for an integer version other than 1, else
     :class:`MalformedPayload` with the path of an offending field.
     """
     try:
-        document = _map_decoder.decode(data)
+        document = decode_first(_map_decoder, data)
     except BYTES_ERRORS as error:
         raise refusal(data, error) from error
     version = document.get("version")

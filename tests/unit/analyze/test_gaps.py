@@ -40,6 +40,13 @@ def test_a_counter_that_goes_back_is_a_restart() -> None:
     assert (gaps.restarts, gaps.missing, gaps.gaps, gaps.last_counter) == (1, 0, 0, 2)
 
 
+def test_two_publishers_under_one_name_are_followed_apart() -> None:
+    """Rows of two publishers in turn continue each its own life: one restart, no gap at each turn."""
+    gaps = gaps_of([1000, 0, 1001, 1, 1002, 2, 4])
+
+    assert (gaps.restarts, gaps.turns, gaps.missing, gaps.gaps) == (1, 4, 1, 1)
+
+
 def test_a_repeated_counter_is_a_duplicate() -> None:
     """Two publishers under one name, or one recorded twice, show as repeated counters."""
     gaps = gaps_of([0, 0, 1, 1, 2])

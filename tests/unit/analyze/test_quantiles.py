@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from array import array
+from pathlib import Path
+
 import pytest
 
 from forwardpass.analyze import quantiles
@@ -66,6 +70,24 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found._chunks) == 1000 // 7
     assert [found.quantile(p) for p in (0.1, 0.5, 0.999)] == [10.0, 50.0, 99.9]
     assert found.maximum == 100.0
+
+
+@pytest.mark.parametrize("folder", ["", "not there"])
+def test_numbers_in_a_file_do_not_show(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond some chunks numbers are in a nameless temporary file; in memory where none can be made."""
+    monkeypatch.setattr(quantiles, "_CHUNK", 7)
+    monkeypatch.setattr(quantiles, "_CHUNKS_IN_MEMORY", 3)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / folder))
+    values = [((number * 7919) % 1000 + 1) / 10 for number in range(1000)]
+    found, other = collected(values), collected([0.05])
+    other.extend(found)
+
+    in_memory = sum(isinstance(chunk, array) for chunk in found._chunks)
+    assert in_memory == (1000 // 7 if folder else 3)
+    assert [found.quantile(p) for p in (0.1, 0.5, 0.999)] == [10.0, 50.0, 99.9]
+    assert [other.quantile(p) for p in (0.001, 0.5, 1.0)] == [0.1, 50.0, 100.0]
+    assert other.count == 1001
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_asking_early_does_not_disturb() -> None:

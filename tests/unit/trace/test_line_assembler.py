@@ -66,3 +66,24 @@ def test_a_long_line_inside_a_piece_is_measured() -> None:
 
     assert sizes(assembler.feed(b"ab")) == []
     assert sizes(assembler.feed(b"cdefg\nxyz\nlonger\nz\n")) == [7, b"xyz", 6, b"z"]
+
+
+def test_whole_lines_come_as_one_text() -> None:
+    """Pieces give the lines that end in them as one text; the rest of the last one comes first next time."""
+    assembler = LineAssembler(100)
+
+    assert assembler.feed_text([b"one\ntw"]) == b"one\n"
+    assert assembler.feed_text([b"o\n", b"\nth", b"ree\n", b"four\nfi"]) == b"two\n\nthree\nfour\n"
+    assert assembler.feed(b"ve\n") == [b"five"]
+    assert assembler.finish() is None
+
+
+def test_pieces_that_may_hold_a_line_too_long_are_not_taken() -> None:
+    """Where a line may be beyond the limit, or none ends, the pieces are left for being cut one by one."""
+    assembler = LineAssembler(6)
+    assembler.feed(b"abc")
+
+    assert assembler.feed_text([b"d\n", b"ef\n"]) is None
+    assert assembler.feed_text([b"d"]) is None
+    assert assembler.feed_text([b"d\n"]) == b"abcd\n"
+    assert assembler.finish() is None

@@ -118,9 +118,15 @@ def test_bytes_may_not_move_between_payloads() -> None:
         assert [type(result) for result in results] == [MalformedPayload, MalformedPayload]
 
 
-def test_trailing_bytes_are_refused() -> None:
-    """A payload is one map and nothing after it."""
-    assert isinstance(read_payloads([encode(METRICS) + b"\x00"])[0], MalformedPayload)
+def test_bytes_after_a_map_cost_nothing_else() -> None:
+    """TRACE-21: A payload with bytes after its map is read as the map alone, and so are those beside it;
+    bytes that would be a message of their own do not become one.
+    """
+    whole = encode(METRICS)
+    results = read_payloads([whole, whole + b"\x00", whole + whole, whole])
+
+    assert [msgspec.to_builtins(result) for result in results] == [msgspec.to_builtins(METRICS)] * 4
+    assert read_one(whole + b"\x00").body == msgspec.to_builtins(METRICS)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forwardpass.trace.stale import SegmentState, StaleProducer, stale_producers
+from forwardpass.trace.stale import SegmentState, StaleProducer, beyond, stale_producers
 
 
 def state(producer: str, written: int, index: int = 0, size: int = 10, held: bool = False) -> SegmentState:
@@ -34,3 +34,16 @@ def test_the_longest_silent_comes_first() -> None:
 def test_nothing_is_nothing() -> None:
     """No segments, no producers."""
     assert stale_producers([], 1) == []
+
+
+def test_a_limit_takes_the_longest_silent_first() -> None:
+    """D-27: As many go as must, in order, by number or by size, whichever asks for more; live ones count."""
+    segments = [state("a", 1, size=5), state("b", 2, size=50), state("c", 3, size=5), state("live", 900)]
+    stale = stale_producers(segments, 500)
+
+    assert [each.producer for each in beyond(stale, segments)] == ["a", "b", "c"]
+    assert [each.producer for each in beyond(stale, segments, producers=3)] == ["a"]
+    assert [each.producer for each in beyond(stale, segments, size=65)] == ["a"]
+    assert [each.producer for each in beyond(stale, segments, producers=3, size=64)] == ["a", "b"]
+    assert beyond(stale, segments, producers=4, size=70) == []
+    assert [each.producer for each in beyond(stale, segments, size=0)] == ["a", "b", "c"]
