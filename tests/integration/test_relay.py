@@ -99,7 +99,7 @@ def test_garbage_is_forwarded_but_not_recorded(tmp_path: Path) -> None:
 
     async def run() -> None:
         plane_url, subscriber = await subscribe()
-        garbage = [b"", b"not msgpack", b"\xc1", b"\x81\xa1a", message(7)[:-1], message(8) + b"!"]
+        garbage = [b"", b"not msgpack", b"\xc1", b"\x81\xa1a", message(7)[:-1], b"!" + message(8)]
         with tracing(tmp_path) as trace:
             async with one_stream(trace, plane_url=plane_url) as (group, publisher):
                 begun = publisher.seq

@@ -20,6 +20,7 @@ from relay_peers import (
 from trace_files import counter_ids
 
 from forwardpass.relay.cadence import HOLD_SECONDS
+from forwardpass.trace.ledger import LedgerEvent
 
 
 def test_stop_drains_a_backlog(tmp_path: Path) -> None:
@@ -63,8 +64,53 @@ class StuckTrace:
         self.offered += len(payloads)
         return len(payloads)
 
+    def note(self, event: LedgerEvent) -> None:
+        """Not of interest here."""
+
     def room(self) -> int:
         return 0
+
+
+class SlowTrace(StuckTrace):
+    """A trace that takes much longer than a second for a backlog."""
+
+    CAPACITY = 2048
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = self.evicted = 0
+
+    def offer_many(self, payloads: list[bytes], observed_unix_ms: int | None = None) -> int:
+        super().offer_many(payloads)
+        self.evicted += max(0, self.offered - self.taken - self.evicted - self.CAPACITY)
+        return len(payloads)
+
+    def room(self) -> int:
+        return self.CAPACITY - (self.offered - self.taken - self.evicted)
+
+    def take(self) -> None:
+        """Write a few rows."""
+        self.taken += min(400, self.offered - self.taken - self.evicted)
+
+
+def test_a_backlog_waits_for_a_slow_trace_when_no_plane_does() -> None:
+    """RELAY-03: Without a plane, a backlog of three seconds' work for the trace loses no row."""
+
+    async def run() -> None:
+        url = free_url()
+        trace = SlowTrace()
+        with publishing_at(url) as publisher:
+            async with relaying([url], trace) as group:  # type: ignore[arg-type]
+                await until_connected(group, [publisher])
+                before = group.stats()[0].received
+                publisher.send_passes(24_000)
+                while group.stats()[0].received < before + 24_000:
+                    trace.take()
+                    await asyncio.sleep(0.05)
+
+        assert trace.evicted == 0
+
+    asyncio.run(run())
 
 
 def test_a_stuck_trace_holds_the_plane_back_for_a_second_at_most() -> None:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from relay_peers import LIMIT_SECONDS, PlainPublisher, free_url, relaying, until, until_connected
 from trace_files import PRODUCER, rows, trace_settings
 
 from forwardpass.plane import memory
 from forwardpass.plane.base import PlaneContext
+from forwardpass.relay.targets import rank_url
 from forwardpass.trace.registry import TraceRegistry
 from forwardpass.wire.keys import Endpoint
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+NEWER = ("version", "counter_id")
+"""Fields that the earliest publishers did not have."""
+_planes = itertools.count()
 WITH_RAW_FRAMES = ["vllm-cpu-full", "vllm-cpu-full-dp2", "vllm-cpu-full-preempt", "vllm-cpu-async-full"]
 
 
@@ -48,15 +54,22 @@ def reference_rows(folder: str) -> dict[tuple[str, int, int], dict[str, Any]]:
 
 def replay(folder: str, into: Path) -> tuple[list[dict[str, Any]], list[bytes], int]:
     """Send each captured stream from a socket; return rows, the plane's payloads, frames sent."""
-    streams = list(captured(folder).values())
+    return replay_messages(list(captured(folder).values()), None, into)
+
+
+def replay_messages(
+    streams: list[list[list[bytes]]], base: str | None, into: Path
+) -> tuple[list[dict[str, Any]], list[bytes], int]:
+    """Send streams from sockets at ``base`` and their number, or at free ports; as ``replay``."""
     endpoint = Endpoint("golden", "c", "e")
+    plane = f"memory:golden-{next(_planes)}"
 
     async def run() -> list[bytes]:
-        urls = [free_url() for _ in streams]
-        subscriber = await memory.open_subscriber(f"memory:golden-{folder}", endpoint, PlaneContext())
+        urls = [free_url() if base is None else rank_url(base, rank) for rank in range(len(streams))]
+        subscriber = await memory.open_subscriber(plane, endpoint, PlaneContext())
         publishers = [PlainPublisher(url) for url in urls]
         trace = TraceRegistry(trace_settings(into)).acquire(PRODUCER, endpoint)
-        async with relaying(urls, trace, plane_url=f"memory:golden-{folder}", endpoint=endpoint) as group:
+        async with relaying(urls, trace, plane_url=plane, endpoint=endpoint) as group:
             await until_connected(group, publishers)
             before = [stats.received for stats in group.stats()]
             for publisher, messages in zip(publishers, streams, strict=True):
@@ -101,3 +114,44 @@ def test_sglang_frames(tmp_path: Path) -> None:
     assert len(made) == sent > 100
     assert {fpm["worker_id"] for fpm in made} == {"w-sgl"}
     assert [fpm["counter_id"] for fpm in made] == sorted(fpm["counter_id"] for fpm in made)
+
+
+def test_frames_of_a_publisher_without_version_and_counter(tmp_path: Path) -> None:
+    """SGL-05, RELAY-02: Of SGLang's frames without the two fields the trace has the same rows, numbered by
+    the sequence frames, and the plane has the bytes as they were sent.
+    """
+    sent = [frames for messages in captured("sglang-cpu-raw").values() for frames in messages]
+    fields = [msgspec.msgpack.decode(frames[2]) for frames in sent]
+    old = [
+        [b"", frames[1], msgspec.msgpack.encode({k: v for k, v in one.items() if k not in NEWER})]
+        for frames, one in zip(sent, fields, strict=True)
+    ]
+    made, published, _ = replay_messages([old], f"ipc://{tmp_path}/s", tmp_path)
+
+    assert json.dumps(made) == json.dumps(fields)
+    assert published[-len(old) :] == [frames[2] for frames in old]
+
+
+def test_the_array_form_is_no_message(tmp_path: Path) -> None:
+    """SGL-06: An array is relayed like any bytes, and refused by the trace."""
+    array = msgspec.msgpack.encode([1, "w-sgl", 0, 5, 0.1, [0] * 7, [0] * 6])
+    made, published, _ = replay_messages([[[b"", bytes(8), array]]], f"ipc://{tmp_path}/s", tmp_path)
+
+    assert made == []
+    assert published[-1] == array
+
+
+def test_recorder_output_and_trace_of_sglang_agree_with_ours(tmp_path: Path) -> None:
+    """TRACE-10: What the reference's recorder got of SGLang, sent over an IPC socket, becomes the rows that
+    the reference's trace has.
+    """
+    recorded = [
+        json.loads(line)["metrics"] for line in lines(GOLDEN / "sglang-cpu-dynamo-full" / "recv_out.jsonl.gz")
+    ]
+    messages = [[b"", fpm["counter_id"].to_bytes(8, "big"), msgspec.msgpack.encode(fpm)] for fpm in recorded]
+    made, _, sent = replay_messages([messages], f"ipc://{tmp_path}/s", tmp_path)
+    reference = reference_rows("sglang-cpu-dynamo-full")
+
+    assert len(made) == sent > 1000
+    for fpm in made:
+        assert json.dumps(fpm) == json.dumps(reference[(fpm["worker_id"], fpm["dp_rank"], fpm["counter_id"])])

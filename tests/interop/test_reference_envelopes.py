@@ -12,14 +12,13 @@ import pytest
 from forwardpass.plane.base import TOPIC
 from forwardpass.plane.envelope import decode_envelope, encode_envelope
 from forwardpass.plane.names import subject
+from forwardpass.plane.zmq.frames import join, split
 from forwardpass.wire.codec import decode_strict
 from forwardpass.wire.keys import MAX_PRODUCER_ID, Endpoint
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ZMQ_CAPTURES = sorted(GOLDEN.glob("*/event_plane_frames.jsonl.gz"))
 NATS_CAPTURES = sorted(GOLDEN.glob("*/nats_messages.jsonl.gz"))
-ZMQ_PREFIX_BYTES = 5
-"""A version byte and a 4-byte length stand before the envelope in the last frame of the ZMQ plane."""
 
 
 def _lines(path: Path) -> Iterator[dict[str, object]]:
@@ -31,8 +30,12 @@ def _lines(path: Path) -> Iterator[dict[str, object]]:
 def _envelopes(path: Path) -> list[bytes]:
     if path in NATS_CAPTURES:
         return [bytes.fromhex(str(capture["data"])) for capture in _lines(path)]
+    return [split(parts) for parts in _frames(path)]
+
+
+def _frames(path: Path) -> list[list[bytes]]:
     frames = [list(capture["frames"]) for capture in _lines(path)]  # type: ignore[call-overload]
-    return [bytes.fromhex(parts[3])[ZMQ_PREFIX_BYTES:] for parts in frames]
+    return [[bytes.fromhex(frame) for frame in parts] for parts in frames]
 
 
 @pytest.mark.parametrize("path", [*ZMQ_CAPTURES, *NATS_CAPTURES], ids=lambda path: path.parent.name)
@@ -53,14 +56,15 @@ def test_envelopes_round_trip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ZMQ_CAPTURES, ids=lambda path: path.parent.name)
-def test_frames_repeat_the_envelope(path: Path) -> None:
-    """Frames 1 to 3 of the ZMQ plane are topic, publisher id and sequence of the envelope behind them."""
-    for capture, data in zip(_lines(path), _envelopes(path), strict=True):
-        topic, publisher_id, sequence = (bytes.fromhex(frame) for frame in list(capture["frames"])[:3])  # type: ignore[call-overload]
+def test_zmq_frames_round_trip(path: Path) -> None:
+    """PLANE-03: Every message of the reference's ZMQ plane is, frame for frame, what we would send."""
+    messages = _frames(path)
+
+    assert len(messages) > 50
+    for parts in messages:
+        data = split(parts)
         envelope = decode_envelope(data)
-        assert topic == TOPIC.encode()
-        assert int.from_bytes(publisher_id, "big") == envelope.publisher_id
-        assert int.from_bytes(sequence, "big") == envelope.sequence
+        assert tuple(parts) == join(TOPIC.encode(), envelope.publisher_id, envelope.sequence, data)
 
 
 @pytest.mark.parametrize("path", NATS_CAPTURES, ids=lambda path: path.parent.name)

@@ -15,23 +15,35 @@ from functools import partial
 
 from msgspec import Struct
 
+from forwardpass.cli.terminal import printable
 from forwardpass.clock import Clock, SystemClock
 from forwardpass.config.handover import draw_id
 from forwardpass.config.settings import CaptureMode, RelaySettings, Sources
+from forwardpass.engines.base import FpmSource
 from forwardpass.errors import ForwardPassError
 from forwardpass.plane.base import PlaneContext
+from forwardpass.plane.shown import shown_url
 from forwardpass.plane.urls import find_plane
 from forwardpass.relay.own_source import OwnSource
 from forwardpass.relay.relay import FrameSource, PayloadHook, RelayStats
 from forwardpass.relay.supervisor import RelayGroup
 from forwardpass.relay.targets import RelayTarget
 from forwardpass.relay.zmq_source import ZmqSource
+from forwardpass.trace.ledger import Origin
 from forwardpass.trace.policy import TraceDecision, announce
 from forwardpass.trace.registry import TraceHandle, TraceRegistry
 from forwardpass.trace.sink import TraceCounts
 from forwardpass.wire.keys import Endpoint
 
-__all__ = ["Recording", "RecordingResult", "draw_id", "plane_words", "stop_on_signals"]
+__all__ = [
+    "RELAY_DRAIN_SECONDS",
+    "Recording",
+    "RecordingResult",
+    "draw_id",
+    "origin_of",
+    "plane_words",
+    "stop_on_signals",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +75,7 @@ class Recording:
 
     ``settings.producer_id`` wins over ``drawn_id`` (which the engine may have got as its worker id). A
     trace that cannot be opened is warned about, and the streams are relayed without it. With a
-    ``worker_id``, messages of other workers at the same ports are left out.
+    ``worker_id``, messages of other workers at the same ports are left out. ``engine`` is said in the ledger.
     """
 
     def __init__(
@@ -77,11 +89,13 @@ class Recording:
         on_payload: PayloadHook | None = None,
         clock: Clock | None = None,
         worker_id: str | None = None,
+        engine: FpmSource | None = None,
     ) -> None:
         self.producer_id = relay.producer_id or drawn_id
         self._clock: Clock = clock or SystemClock()
         self._targets = tuple(targets)
         self._decision = trace
+        self._origin = origin_of(engine)
         self._relay = relay
         self._sources = sources
         self._on_payload = on_payload
@@ -102,7 +116,7 @@ class Recording:
             find_plane(self._relay.plane_url)  # before the trace says that it records
         announce(self._decision)
         if self._decision.settings is not None:
-            registry = TraceRegistry(self._decision.settings, clock=self._clock)
+            registry = TraceRegistry(self._decision.settings, clock=self._clock, origin=self._origin)
             self._handle = await asyncio.to_thread(registry.acquire, self.producer_id, self._relay.endpoint)
         sources = self._sources or Sources()
         group = RelayGroup(
@@ -174,10 +188,17 @@ class Recording:
         )
 
 
+def origin_of(engine: FpmSource | None) -> Origin:
+    """Return what a ledger says of an engine, nothing of one that is not known."""
+    return Origin() if engine is None else Origin(engine.engine, engine.wall_time.value)
+
+
 def plane_words(settings: RelaySettings) -> str:
     """Return the one line that says where the streams go besides the trace (decision D-31)."""
     if settings.plane_url:
-        return f"event plane {settings.plane_url}, endpoint {settings.endpoint}"
+        by = f" (by {settings.plane_variable})" if settings.plane_variable else ""
+        shown = printable(shown_url(settings.plane_url))
+        return f"event plane {shown}{by}, endpoint {printable(str(settings.endpoint))}"
     return "no event plane (--plane or FORWARDPASS_PLANE would name one)"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from forwardpass.analyze.derived import queue_depth, queued_tokens
 from forwardpass.analyze.kinds import kind_of
 from forwardpass.cli.summary_view import format_time
 from forwardpass.cli.terminal import json_for_terminal, printable
@@ -63,7 +65,7 @@ def decode_message(payload: bytes) -> LiveMessage:
 
 def table_line(metrics: ForwardPassMetrics, received_unix_ms: int, *, data_parallel: bool) -> str:
     """Return one row under :data:`HEADER`."""
-    scheduled, queued = metrics.scheduled_requests, metrics.queued_requests
+    scheduled = metrics.scheduled_requests
     return _row(
         (
             format_time(received_unix_ms)[11:23],
@@ -77,13 +79,15 @@ def table_line(metrics: ForwardPassMetrics, received_unix_ms: int, *, data_paral
             scheduled.sum_prefill_kv_tokens,
             scheduled.num_decode_requests,
             scheduled.sum_decode_kv_tokens,
-            queued.num_prefill_requests + queued.num_decode_requests,
-            queued.sum_prefill_tokens + queued.sum_decode_kv_tokens,
+            queue_depth(metrics),
+            queued_tokens(metrics),
         )
     )
 
 
-def json_line(message: LiveMessage, seq: int, received_unix_ms: int) -> str:
-    """Return one compact JSON document: when it came, its sequence, and the whole message as ``fpm``."""
-    document = {"received_at_unix_ms": received_unix_ms, "seq": seq, "fpm": message.document}
+def json_line(message: LiveMessage, origin: Mapping[str, int], received_unix_ms: int) -> str:
+    """Return one compact JSON document: when it came, its ``origin`` (its sequence there, ``seq``, at least),
+    and the whole message as ``fpm``.
+    """
+    document = {"received_at_unix_ms": received_unix_ms, **origin, "fpm": message.document}
     return json_for_terminal(msgspec.json.encode(document).decode())

@@ -1,18 +1,15 @@
 """Knows every environment variable: its name, form, default and meaning.
 
 ``forwardpass env`` and the reference page are generated from this table. Variables that NVIDIA Dynamo
-defines keep their ``DYN_`` names; ours start with ``FORWARDPASS_``.
+defines keep their names; ours start with ``FORWARDPASS_``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Any
-
-from msgspec import Struct
-
 from forwardpass.config import parse
+from forwardpass.config.bench_variables import BENCH_TABLE
+from forwardpass.config.plane_variables import PLANE_TABLE
+from forwardpass.config.variable import BOOLEAN, Feature, Variable
 from forwardpass.wire.keys import Endpoint
 from forwardpass.wire.ports import DEFAULT_BASE_PORT, MAX_BASE_PORT, MIN_BASE_PORT
 
@@ -44,36 +41,11 @@ __all__ = [
 ]
 
 
-class Feature(StrEnum):
-    """The feature that an invalid value turns off, as one unit."""
-
-    STREAM = "stream"
-    TRACE = "trace"
-    RELAY = "relay"
-
-
-class Variable(Struct, frozen=True):
-    """One row of the table."""
-
-    name: str
-    parse: Callable[[str], Any]
-    default: Any
-    accepted: str
-    """What is accepted, in words that finish the sentence "expected …"."""
-    meaning: str
-    feature: Feature
-    since: str = "0.1"
-    fallback: bool = False
-    """Whether an invalid value is only warned about and the default used."""
-
-
-_BOOLEAN = "one of 1/0, true/false, on/off, yes/no"
-
 FPM_TRACE = Variable(
     "DYN_FPM_TRACE",
     parse.boolean,
     False,
-    _BOOLEAN,
+    BOOLEAN,
     "Generate Forward Pass Metrics and record them to trace files.",
     Feature.TRACE,
 )
@@ -203,7 +175,7 @@ STRICT = Variable(
     "FORWARDPASS_STRICT",
     parse.boolean,
     False,
-    _BOOLEAN,
+    BOOLEAN,
     "Fail the engine's start when the stream cannot be set up, instead of serving without it.",
     Feature.STREAM,
 )
@@ -211,7 +183,7 @@ COUNT_PAUSED_SESSIONS = Variable(
     "FORWARDPASS_COUNT_PAUSED_SESSIONS",
     parse.boolean,
     False,
-    _BOOLEAN,
+    BOOLEAN,
     "Count streaming sessions that wait for their next input as queued prefills, like the reference, "
     "although they have nothing to run (vLLM).",
     Feature.STREAM,
@@ -236,13 +208,15 @@ PLANE = Variable(
     "FORWARDPASS_PLANE",
     parse.text,
     "",
-    "a plane URL such as memory:name",
-    "Event plane to publish to; none by default.",
+    "a plane URL such as zmq: or memory:name, or none",
+    "Event plane to publish to. By default the one that Dynamo's variables below name, or none; `none` for "
+    "no plane whatever they say.",
     Feature.RELAY,
 )
 
 TABLE: tuple[Variable, ...] = (
     FPM_TRACE, OUTPUT_PATH, MODE, SAMPLE_INTERVAL_MS, ROLL_BYTES, MAX_SEGMENTS, PRODUCER_ID, FSYNC,
     TRACE_QUEUE, DRAIN_SECONDS, METRIC_PORT, WORKER_ID, BIND_HOST, HEARTBEAT, HEARTBEAT_INTERVAL_MS,
-    PUBLISH_QUEUE, SEND_HWM, STRICT, COUNT_PAUSED_SESSIONS, ENDPOINT, PLANE,
+    PUBLISH_QUEUE, SEND_HWM, STRICT, COUNT_PAUSED_SESSIONS, ENDPOINT, PLANE, *PLANE_TABLE,
+    *BENCH_TABLE,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct, field
 
 from forwardpass.clock import Clock, SystemClock
+from forwardpass.config.plane_variables import SUBSCRIBER_CAPACITY
 from forwardpass.config.settings import Sources
 from forwardpass.counters import StageCounts
 from forwardpass.wire.keys import Endpoint
@@ -33,6 +34,7 @@ __all__ = [
     "PlaneMessage",
     "PlanePublisher",
     "PlaneSubscriber",
+    "UrlChecker",
 ]
 
 TOPIC = "forward-pass-metrics"
@@ -57,6 +59,11 @@ class PlaneMessage(Struct, frozen=True):
     received_at_ms: int
     """Unix milliseconds of this process's clock, when the message entered the subscriber's queue."""
 
+    @property
+    def topic(self) -> str:
+        """The topic it was published under: the only one there is."""
+        return TOPIC
+
 
 class PlaneContext(Struct, frozen=True):
     """What a plane is opened with besides its URL and endpoint."""
@@ -66,6 +73,11 @@ class PlaneContext(Struct, frozen=True):
     clock: Clock = field(default_factory=SystemClock)
     receive_capacity: int = DEFAULT_RECEIVE_CAPACITY
     """Messages that a subscriber holds at most."""
+
+    @classmethod
+    def load(cls, sources: Sources) -> PlaneContext:
+        """Build from flags and environment; raises :class:`ConfigError`."""
+        return cls(sources, receive_capacity=sources.value(SUBSCRIBER_CAPACITY))
 
 
 class PlanePublisher(Protocol):
@@ -131,4 +143,13 @@ class PlaneFactory(Protocol):
 
     async def open_subscriber(self, url: str, endpoint: Endpoint, context: PlaneContext) -> PlaneSubscriber:
         """Join the plane at ``url`` as a subscriber to ``endpoint``."""
+        ...
+
+
+@runtime_checkable
+class UrlChecker(Protocol):
+    """A factory that can say of a URL, before anything is opened, that it can never work. Optional."""
+
+    def check_url(self, url: str) -> None:
+        """Raise :class:`ConfigError` for what the URL itself says wrong, or for a library that it needs."""
         ...

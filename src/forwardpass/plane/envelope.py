@@ -7,7 +7,6 @@ that is typed as a string, and trailing bytes, because the reference's readers d
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import msgspec
@@ -15,7 +14,7 @@ from msgspec import Meta, Raw, Struct, field
 
 from forwardpass.errors import MalformedPayload
 from forwardpass.plane.base import TOPIC
-from forwardpass.wire.codec import BYTES_ERRORS, malformed
+from forwardpass.wire.codec import BYTES_ERRORS, decode_first, malformed
 
 __all__ = ["Envelope", "decode_envelope", "encode_envelope"]
 
@@ -52,9 +51,6 @@ _encoder = msgspec.msgpack.Encoder()
 _map_decoder = msgspec.msgpack.Decoder(_Incoming)
 _array_decoder = msgspec.msgpack.Decoder(_IncomingArray)
 
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-"""Wording of msgspec 0.19 to 0.23; test_envelope.py::test_trailing_bytes_are_ignored notices a change."""
-
 # first byte -> bytes of the length that follows it (str 8/16/32 and bin 8/16/32)
 _LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4}
 
@@ -86,14 +82,7 @@ def decode_envelope(data: bytes) -> Envelope:
 def _decode_first(data: bytes) -> _Incoming:
     first = data[0] if data else 0
     is_array = first & 0xF0 == 0x90 or first in (0xDC, 0xDD)
-    decoder = _array_decoder if is_array else _map_decoder
-    try:
-        return decoder.decode(data)
-    except msgspec.DecodeError as error:
-        trailing = _TRAILING.search(str(error))
-        if trailing is None:
-            raise
-        return decoder.decode(data[: int(trailing[1])])
+    return decode_first(_array_decoder, data) if is_array else decode_first(_map_decoder, data)
 
 
 def _content(raw: bytes) -> bytes:

@@ -1,13 +1,14 @@
 """Knows the event plane that lives inside one process: ``memory:NAME``.
 
-It carries payloads from a relay to consumers in the same process and event loop without a socket, and it
-is the plane to test against: :meth:`MemoryPlane.stall` and :meth:`MemoryPlane.fail` make it behave as a
-plane whose peer hangs or refuses.
+It carries payloads from a relay to consumers in the same process without a socket, also from one thread's
+event loop to another's, and it is the plane to test against: :meth:`MemoryPlane.stall` and
+:meth:`MemoryPlane.fail` make it behave as a plane whose peer hangs or refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from weakref import WeakValueDictionary
 
@@ -40,21 +41,31 @@ class MemoryPlane:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._inboxes: dict[Endpoint, tuple[Inbox, ...]] = {}
+        self._inboxes: dict[Endpoint, tuple[tuple[Inbox, asyncio.AbstractEventLoop], ...]] = {}
+        self._lock = threading.Lock()
         self._moving: asyncio.Event | None = None
         self._failure: str | None = None
 
     def subscribe(self, endpoint: Endpoint, inbox: Inbox) -> None:
-        """Deliver what is published to ``endpoint`` from now on to ``inbox`` too."""
-        self._inboxes[endpoint] = (*self._inboxes.get(endpoint, ()), inbox)
+        """Deliver what is published to ``endpoint`` from now on to ``inbox`` of the running loop too."""
+        with self._lock:
+            self._inboxes[endpoint] = (
+                *self._inboxes.get(endpoint, ()),
+                (inbox, asyncio.get_running_loop()),
+            )
 
     def unsubscribe(self, endpoint: Endpoint, inbox: Inbox) -> None:
         """Deliver nothing more to ``inbox``."""
-        left = tuple(other for other in self._inboxes.get(endpoint, ()) if other is not inbox)
-        if left:
-            self._inboxes[endpoint] = left
-        else:
-            self._inboxes.pop(endpoint, None)
+        with self._lock:
+            left = tuple(each for each in self._inboxes.get(endpoint, ()) if each[0] is not inbox)
+            if left:
+                self._inboxes[endpoint] = left
+            else:
+                self._inboxes.pop(endpoint, None)
+
+    def subscriptions(self, endpoint: Endpoint) -> int:
+        """Return how many subscriptions ``endpoint`` has now."""
+        return len(self._inboxes.get(endpoint, ()))
 
     async def deliver(self, message: PlaneMessage) -> None:
         """Hand ``message`` to every subscriber of its endpoint."""
@@ -62,8 +73,13 @@ class MemoryPlane:
             await self._moving.wait()
         if self._failure is not None:
             raise PlaneUnavailable(self._failure)
-        for inbox in self._inboxes.get(message.endpoint, ()):
-            inbox.put(message)
+        here = asyncio.get_running_loop()
+        with self._lock:
+            for inbox, loop in self._inboxes.get(message.endpoint, ()):
+                if loop is here:
+                    inbox.put(message)
+                elif not loop.is_closed():
+                    inbox.put_across(message, loop)
 
     def stall(self) -> None:
         """Let every publish wait until :meth:`recover`, as a peer does that hangs."""

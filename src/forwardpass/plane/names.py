@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 
 from forwardpass.plane.base import TOPIC
 from forwardpass.wire.keys import MAX_PRODUCER_ID, Endpoint
 
-__all__ = ["discovery_path", "draw_publisher_id", "encode_segment", "subject", "subject_prefix"]
+__all__ = [
+    "ANY_SUBJECT",
+    "MAX_SEGMENT",
+    "decode_segment",
+    "discovery_path",
+    "draw_publisher_id",
+    "encode_segment",
+    "endpoint_of",
+    "subject",
+    "subject_prefix",
+]
 
+ANY_SUBJECT = f"namespace.*.component.*.endpoint.*.{TOPIC}"
+"""What the subject of every endpoint matches, in the wildcards of NATS."""
+
+_WORDS = ["namespace", "component", "endpoint", TOPIC]
+MAX_SEGMENT = 240
+"""Characters of an encoded name that a collector takes from a subject: it becomes the name of a folder
+(``component=…``), which may have 255 bytes. A row that cannot be written would come again for ever.
+"""
+_SEGMENT = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+", re.ASCII)
+_ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
@@ -19,6 +40,24 @@ def encode_segment(text: str) -> str:
     """
     raw = text.encode("utf-8", "surrogatepass")
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+
+
+def decode_segment(segment: str) -> str:
+    """Return the text that ``segment`` was made of.
+
+    Raises ``ValueError`` for what no text is made into, and for more than ``MAX_SEGMENT`` characters.
+    """
+    if len(segment) > MAX_SEGMENT or _SEGMENT.fullmatch(segment) is None:
+        raise ValueError(f"{segment[:80]!r} is no encoded name")
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), segment).encode("latin-1").decode()
+
+
+def endpoint_of(text: str) -> Endpoint:
+    """Return the endpoint whose :func:`subject` is ``text``. Raises ``ValueError`` for any other text."""
+    words = text.split(".")
+    if len(words) != 7 or words[::2] != _WORDS:
+        raise ValueError(f"{text[:200]!r} is no subject of an endpoint")
+    return Endpoint(*map(decode_segment, words[1::2]))
 
 
 def subject_prefix(endpoint: Endpoint) -> str:

@@ -51,8 +51,14 @@ class Heartbeat:
         It is due an interval after the last successful send. A failed one changes nothing about that,
         but the next attempt waits another interval, since every attempt uses up a sequence number.
         """
-        silent_since = max(self._last_sent, self._last_try)
-        return max(0.0, silent_since + self._interval_seconds - now)
+        return max(0.0, self._interval_seconds - self._silent_seconds(now))
+
+    def overdue(self, now: float) -> bool:
+        """Say whether a heartbeat is late by half an interval: better an old queue than none."""
+        return self._silent_seconds(now) >= 1.5 * self._interval_seconds
+
+    def _silent_seconds(self, now: float) -> float:
+        return now - max(self._last_sent, self._last_try)
 
     def due(self, now: float) -> bool:
         """Say whether a heartbeat must go out now."""

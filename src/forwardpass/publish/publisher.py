@@ -1,7 +1,8 @@
 """Knows how an engine publishes its forward passes: the calls it makes, and how the stream is set up.
 
-``publish`` and ``note_queue`` run on the engine's thread and only store references; numbering, encoding
-and sending happen in the publisher's own thread (``stream.py``, ``zmq_pub.py``).
+What runs on the engine's thread only stores references; numbering, encoding and sending happen in the
+publisher's own thread (``stream.py``, ``zmq_pub.py``), and so does the building of a message if the engine
+leaves it to be built later.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from forwardpass.counters import Counters, StageCounts
 from forwardpass.errors import ForwardPassError
 from forwardpass.publish.null import NullPublisher
 from forwardpass.publish.port_owner import ephemeral_range
-from forwardpass.publish.stream import FrameSocket, StreamTask
+from forwardpass.publish.stream import EngineView, FrameSocket, LateMetrics, StreamTask
 from forwardpass.publish.zmq_pub import PubSocket
 from forwardpass.pump import Pump, StopReport
 from forwardpass.wire.ports import ephemeral_warning, rank_port
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics
 
-__all__ = ["FpmPublisher", "NullPublisher", "Publisher", "SocketWrapper", "open_publisher"]
+__all__ = [
+    "EngineView",
+    "FpmPublisher",
+    "LateMetrics",
+    "LatePublisher",
+    "NullPublisher",
+    "Publisher",
+    "SocketWrapper",
+    "open_publisher",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +84,28 @@ class Publisher(Protocol):
         ...
 
 
+class LatePublisher(Publisher, Protocol):
+    """A publisher that takes from the engine's thread all that its own can do."""
+
+    @property
+    def publish_later(self) -> Callable[[LateMetrics], bool]:
+        """As :meth:`publish`, of a message that the publisher's thread builds when it takes it. What it says
+        of the queue is not used for heartbeats.
+        """
+        ...
+
+    @property
+    def hurry(self) -> Callable[[], None]:
+        """Let what was published go out at once, not at the next look; for an engine that has run dry."""
+        ...
+
+    def watch(self, engine: EngineView) -> None:
+        """Ask ``engine`` what waits when a heartbeat is due, and let it do its own work now and then; both on
+        the publisher's thread.
+        """
+        ...
+
+
 class FpmPublisher:
     """A rank's raw stream: a bounded queue, a thread and a bound ZMQ ``PUB`` socket.
 
@@ -105,7 +137,7 @@ class FpmPublisher:
         if wrap is not None:
             socket = wrap(socket)
         self._task = StreamTask(socket, settings, dp_rank=dp_rank, counters=counters, clock=used_clock)
-        self._pump: Pump[ForwardPassMetrics] = Pump(
+        self._pump: Pump[ForwardPassMetrics | LateMetrics] = Pump(
             self._task,
             name=f"forwardpass-publisher-{dp_rank}",
             capacity=settings.queue_capacity,
@@ -113,6 +145,10 @@ class FpmPublisher:
             clock=used_clock,
             restart_after_fork=False,
         )
+        self.publish_later: Callable[[LateMetrics], bool] = self._pump.offer
+        """No method of its own: one call less on the engine's thread."""
+        self.hurry: Callable[[], None] = self._pump.hurry
+        """Let what was published go out at once; costs the caller what a wake-up costs."""
         self._pump.start()
 
     @property
@@ -135,6 +171,10 @@ class FpmPublisher:
         """Note what waits after a step that is not published, for heartbeats."""
         # HOT PATH: one reference.
         self._task.queued = queued
+
+    def watch(self, engine: EngineView) -> None:
+        """Ask ``engine`` for each heartbeat what waits; it is called on the publisher's thread."""
+        self._task.engine = engine
 
     def set_worker_id(self, worker_id: str) -> None:
         """Use ``worker_id`` from the next message on; empty: each message's own (decision D-15)."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from forwardpass.clock import Clock
-from forwardpass.config.settings import PublisherSettings
+from forwardpass.config.settings import HeartbeatMode, PublisherSettings
 from forwardpass.config.variables import PUBLISH_QUEUE, SEND_HWM, WORKER_ID
 from forwardpass.counters import Counters, DropReason
 from forwardpass.publish.heartbeat import Heartbeat, heartbeat_message
@@ -21,12 +21,15 @@ from forwardpass.quiet import QuietLog
 from forwardpass.wire.codec import encode, stamp
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics
 
-__all__ = ["FrameSocket", "StreamTask"]
+__all__ = ["EngineView", "FrameSocket", "LateMetrics", "StreamTask"]
 
 logger = logging.getLogger(__name__)
 
 _ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, AttributeError)
 _LINGER_SHARE = 0.9
+
+ASK_AGAIN_SECONDS = 0.005
+"""For an engine that could not tell what waits."""
 
 
 class FrameSocket(Protocol):
@@ -49,6 +52,26 @@ class FrameSocket(Protocol):
         ...
 
 
+class LateMetrics(Protocol):
+    """A message that is not built yet."""
+
+    def build(self) -> ForwardPassMetrics:
+        """Return the message. May raise: it is dropped then, for an internal error, and leaves a gap."""
+        ...
+
+
+class EngineView(Protocol):
+    """An engine as its publisher's thread may see it."""
+
+    def waiting_now(self) -> QueuedRequestMetrics | None:
+        """Return what waits, or ``None`` if that cannot be told at this moment."""
+        ...
+
+    def catch_up(self) -> None:
+        """Do work that the engine left to this thread and no message will ask for."""
+        ...
+
+
 class StreamTask:
     """The work of a publisher's thread: number, stamp, encode and send, and speak when it is quiet.
 
@@ -67,6 +90,8 @@ class StreamTask:
         self.worker_id = settings.worker_id
         self.queued = QueuedRequestMetrics()
         """The engine's last queue snapshot."""
+        self.engine: EngineView | None = None
+        """Asked for what waits instead, if there is one."""
         self.paused = False
         self.port: int | None = None
         """The bound port, once open."""
@@ -94,21 +119,23 @@ class StreamTask:
     def tick(self, now: float, queued: int) -> float:
         """Send a heartbeat if one is due and nothing else waits; return when to look again."""
         self._report_full_queue()
+        if self.engine is not None:
+            self.engine.catch_up()
         if self.paused or queued:
             return self._settings.heartbeat_interval_seconds
-        if self._heartbeat.due(now):
+        if self._heartbeat.due(now) and self._knows_what_waits(now):
             self._heartbeat.tried(now)
             reason = self._send(heartbeat_message(self._settings.heartbeat, self.queued))
             if reason is None:
                 self._heartbeat.sent(now)
                 self.heartbeats += 1
-        return self._heartbeat.seconds_left(now)
+        return self._heartbeat.seconds_left(now) or ASK_AGAIN_SECONDS
 
-    def take(self, items: list[ForwardPassMetrics]) -> None:
+    def take(self, items: list[ForwardPassMetrics | LateMetrics]) -> None:
         """Send ``items`` in order and count each."""
         counters, delivered_before = self._counters, self._counters.delivered
-        for metrics in items:
-            reason = self._send(metrics)
+        for item in items:
+            reason = self._send(item)
             if reason is None:
                 counters.delivered += 1
             else:
@@ -127,16 +154,42 @@ class StreamTask:
         """Leave the socket to the parent."""
         self._socket.forget()
 
-    def _send(self, metrics: ForwardPassMetrics) -> DropReason | None:
-        seq = self._seq
-        self._seq = seq + 1
+    def _knows_what_waits(self, now: float) -> bool:
+        """Ask what waits; say whether the heartbeat can go out, with that or with what was known last.
+
+        An engine in the middle of a step cannot tell. It is asked again at once, for as long as a heartbeat
+        may be late.
+        """
+        if self.engine is None or self._settings.heartbeat is HeartbeatMode.ALWAYS_ZERO:
+            return True
         try:
+            waiting = self.engine.waiting_now()
+        except Exception as error:  # noqa: BLE001  boundary: a rank that is alive must say so
+            self._log.error("waiting", f"cannot tell what waits: {error!r}", exc_info=True)
+            return True
+        if waiting is None:
+            return self._heartbeat.overdue(now)
+        self.queued = waiting
+        return True
+
+    def _send(self, item: ForwardPassMetrics | LateMetrics) -> DropReason | None:
+        seq = self._seq
+        self._seq = seq + 1  # also if it cannot be sent: readers see that a pass is missing
+        try:
+            if isinstance(item, ForwardPassMetrics):
+                metrics = item
+            else:
+                metrics = item.build()
+                self.queued = metrics.queued_requests
             worker_id = self.worker_id or metrics.worker_id
             self._nameless = not worker_id
             payload = encode(stamp(metrics, seq, worker_id, self._dp_rank))
         except _ENCODE_ERRORS as error:
             self._log.warning("encode", f"dropping a forward pass that cannot be encoded: {error!r}")
             return DropReason.ENCODE_ERROR
+        except Exception as error:  # noqa: BLE001  boundary: what cannot be built must not cost its batch
+            self._log.error("build", f"dropping a forward pass that cannot be built: {error!r}")
+            return DropReason.INTERNAL_ERROR
         reason = self._socket.send(seq, payload)
         if reason is DropReason.SOCKET_FULL:
             self._log.warning(

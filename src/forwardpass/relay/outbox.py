@@ -14,20 +14,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from forwardpass.counters import Counters, DropReason, StageCounts
-from forwardpass.errors import PayloadTooLarge, PlaneClosed, PlaneError
+from forwardpass.errors import ForwardPassError, PayloadTooLarge, PlaneClosed, PlaneError
 from forwardpass.plane.base import PlanePublisher
 from forwardpass.quiet import QuietLog
 from forwardpass.relay.cadence import Backoff
 
-__all__ = ["OUTBOX_CAPACITY", "Outbox"]
+__all__ = ["OUTBOX_BYTES", "OUTBOX_CAPACITY", "Outbox"]
 
 logger = logging.getLogger(__name__)
 
 OUTBOX_CAPACITY = 10_000
 """Payloads per stream that wait for the plane: about 5 MB."""
+OUTBOX_BYTES = 67_108_864
+"""Of all payloads that wait there; an impostor's may be a megabyte each."""
 CLOSE_SECONDS = 1.0
 """Longest wait for a publisher to leave its plane."""
-_TURN_PAYLOADS = 256
+_TURN_PAYLOADS = 1024
+"""As many as a relay takes in its turn: with fewer, a plane that never waits loses what comes faster."""
 
 
 class Outbox:
@@ -45,7 +48,8 @@ class Outbox:
         self._label = label
         self._capacity = capacity
         self._warnings = warnings or QuietLog(logger)
-        self._queue: deque[bytes] = deque(maxlen=capacity)
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
         self._counters = Counters()
         self._filled = asyncio.Event()
         self._closing = asyncio.Event()
@@ -61,8 +65,11 @@ class Outbox:
         if self._closing.is_set():
             self._counters.refuse(DropReason.CLOSED, len(payloads))
             return
-        self._counters.evicted += max(0, len(self._queue) + len(payloads) - self._capacity)
         self._queue.extend(payloads)
+        self._bytes += sum(map(len, payloads))
+        while len(self._queue) > self._capacity or (self._bytes > OUTBOX_BYTES and len(self._queue) > 1):
+            self._bytes -= len(self._queue.popleft())
+            self._counters.evicted += 1
         self._filled.set()
 
     def counts(self) -> StageCounts:
@@ -125,6 +132,7 @@ class Outbox:
         """Publish a few payloads; False when the publisher is closed and a new one is needed."""
         for _ in range(min(len(self._queue), _TURN_PAYLOADS)):
             payload = self._queue.popleft()
+            self._bytes -= len(payload)
             try:
                 await publisher.publish(payload)
             except PayloadTooLarge as error:
@@ -146,7 +154,7 @@ class Outbox:
 
     def _complain(self, kind: str, error: Exception) -> None:
         text = f"{self._label}: not published to the event plane: {_reason(error)}"
-        if isinstance(error, PlaneError):
+        if isinstance(error, ForwardPassError):
             self._warnings.warning((self._label, kind), text)
         else:
             self._warnings.error((self._label, kind), text, exc_info=True)

@@ -1,9 +1,10 @@
 """Knows how one raw stream is relayed: drain the socket, offer to the trace, hand to the event plane.
 
 Payload bytes pass untouched; nothing is decoded, so a malformed payload is relayed as well (the trace
-refuses it, and counts it). The trace is offered the whole batch first; the plane has a bounded queue and
-a task of its own. Neither can fail the other, and the plane delays nothing; a backlog waits in the socket
-for the trace's queue, for a second at most (``cadence.Pace``).
+refuses it, and counts it). Only the trace is given the payloads of an old publisher completed. It is offered
+the whole batch first; the plane has a bounded queue and a task of its own. Neither can fail the other, and
+the plane delays nothing; a backlog waits in the socket for the trace's queue, for a second at most where a
+plane waits (``cadence.Pace``).
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from forwardpass.errors import FrameError
 from forwardpass.quiet import QuietLog
 from forwardpass.relay.cadence import Backoff
 from forwardpass.relay.outbox import Outbox
-from forwardpass.relay.sequence import SequenceWatch
 from forwardpass.relay.targets import RelayTarget
+from forwardpass.relay.witness import Witness
+from forwardpass.trace.ledger import LedgerEvent
+from forwardpass.wire.complete import complete_many
 from forwardpass.wire.frames import Frames
+from forwardpass.wire.sequence import SequenceWatch
 
-__all__ = ["FrameBatch", "FrameSource", "PayloadHook", "Relay", "RelayStats", "TraceOffer"]
+__all__ = ["LOOK_SECONDS", "FrameBatch", "FrameSource", "PayloadHook", "Relay", "RelayStats", "TraceOffer"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +64,11 @@ class FrameSource(Protocol):
     connects: int
     connected: bool
 
+    @property
+    def descriptor(self) -> int | None:
+        """The file that becomes readable when something arrives after an empty batch, or ``None``."""
+        ...
+
     def receive_many(self, limit: int) -> FrameBatch:
         """Return what has arrived, without waiting; raises ``OSError`` when it does not work any more."""
         ...
@@ -86,6 +95,10 @@ class TraceOffer(Protocol):
 
     def room(self) -> int:
         """Return how many payloads can be offered now without one being dropped for another."""
+        ...
+
+    def note(self, event: LedgerEvent) -> None:
+        """Keep what happened to the stream for the trace's ledger."""
         ...
 
 
@@ -144,6 +157,7 @@ class Relay:
         self._on_payload = on_payload
         self._warnings = warnings or QuietLog(logger, clock)
         self._watch = SequenceWatch()
+        self._witness = Witness(target.url, clock, trace.note) if trace is not None else None
         self._backoff = Backoff()
         self._retry_at: float | None = None
         self._next_look = 0.0
@@ -153,11 +167,13 @@ class Relay:
     def turn(self, now: float, limit: int) -> int:
         """Relay what has arrived by monotonic ``now``, at most ``limit`` messages; return how many."""
         try:
+            if self._witness is not None:
+                self._witness.turned(now)
             if self._retry_at is not None and not self._reopened(now):
                 return 0
             if now >= self._next_look:
                 self._next_look = now + LOOK_SECONDS
-                self._source.look()
+                self._look()
             batch = self._source.receive_many(limit)
             if not len(batch):
                 return 0
@@ -170,6 +186,11 @@ class Relay:
             logger.exception("%s: internal error in the relay", self.target.url)
             self._failed(now, repr(error))
         return 0
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file that becomes readable when there is something to relay; ``None``: look again soon."""
+        return self._source.descriptor if self._retry_at is None else None
 
     def stats(self) -> RelayStats:
         """Return the counts so far."""
@@ -207,16 +228,27 @@ class Relay:
         self._last_received = self._clock.unix_ms()
         self._received += len(payloads)
         self._bytes += sum(map(len, payloads))
+        sequences = batch.sequences()
         try:
             if self._trace is not None:
-                accepted = self._trace.offer_many(payloads, self._last_received)
+                whole = complete_many(payloads, sequences)
+                accepted = self._trace.offer_many(whole, self._last_received)
                 self._trace_refused += len(payloads) - accepted
         finally:  # whatever the trace does, the plane gets its payloads
             if self._outbox is not None:
                 self._outbox.put_many(payloads)
-        self._watch.note_many(batch.sequences())
+        jumps = self._watch.note_many(sequences)
+        if self._witness is not None:
+            if jumps:
+                self._look()  # was it the connection?
+            self._witness.received(jumps, payloads, self._source.connects)
         if self._on_payload is not None:
             self._show(batch, self._on_payload)
+
+    def _look(self) -> None:
+        self._source.look()
+        if self._witness is not None:
+            self._witness.looked(self._source.connected, self._source.connects)
 
     def _show(self, batch: FrameBatch, on_payload: PayloadHook) -> None:
         try:
@@ -234,6 +266,8 @@ class Relay:
 
     def _failed(self, now: float, reason: str) -> None:
         self._receive_errors += 1
+        if self._witness is not None:
+            self._witness.failed()
         wait = self._backoff.next()
         self._retry_at = now + wait
         text = f"{self.target.url}: receiving failed ({reason}); trying again in {wait:g} s"

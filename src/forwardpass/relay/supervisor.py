@@ -1,7 +1,8 @@
 """Knows how the relays of one worker live together: started, drained on one tick, stopped with a deadline.
 
-One timer serves all streams, so an idle worker costs 50 wake-ups a second however many ranks it has.
-A stream that fails is opened again after a growing wait and does not concern the others.
+One timer serves all streams: they are drained together, at most 50 times a second (20 where only a trace
+waits for them) however many ranks there are unless much waits, and in a silence they are not looked at until
+something arrives. A stream that fails is opened again after a growing wait and does not concern the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from forwardpass.plane.base import PlaneContext, PlanePublisher
 from forwardpass.plane.urls import find_plane
 from forwardpass.quiet import QuietLog
 from forwardpass.relay.cadence import (
+    IDLE_TICK_SECONDS,
     MAX_TICK_SECONDS,
     MIN_TICK_SECONDS,
     RECEIVE_LIMIT,
@@ -24,8 +26,9 @@ from forwardpass.relay.cadence import (
     is_drained,
     next_tick,
 )
+from forwardpass.relay.doorbell import Doorbell
 from forwardpass.relay.outbox import OUTBOX_CAPACITY, Outbox
-from forwardpass.relay.relay import FrameSource, PayloadHook, Relay, RelayStats, TraceOffer
+from forwardpass.relay.relay import LOOK_SECONDS, FrameSource, PayloadHook, Relay, RelayStats, TraceOffer
 from forwardpass.relay.targets import RelayTarget
 from forwardpass.relay.zmq_source import ZmqSource
 from forwardpass.wire.keys import Endpoint
@@ -65,12 +68,14 @@ class RelayGroup:
         self._open_source = open_source
         self._outbox_capacity = outbox_capacity
         self._warnings = QuietLog(logger, self._clock)
-        self._pace = Pace()
+        self._awaited = plane_url is not None or on_payload is not None
+        self._pace = Pace(has_plane=plane_url is not None)
         self._relays: list[Relay] = []
         self._outboxes: list[Outbox] = []
         self._loop_task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stop_asked: float | None = None
+        self._doorbell = Doorbell()
         self._deadline = 0.0
 
     async def start(self) -> None:
@@ -131,14 +136,18 @@ class RelayGroup:
         self._relays.append(relay)
 
     async def _run(self) -> None:
-        tick = MAX_TICK_SECONDS
+        tick, called = MAX_TICK_SECONDS, False
         try:
             while self._stop_asked is None:
                 now = self._clock.monotonic()
                 limit = self._limit(now, len(self._relays))
                 most = max((relay.turn(now, limit) for relay in self._relays), default=0)
-                tick = next_tick(tick, most)
-                await self._nap(most, limit, tick)
+                tick = next_tick(tick, most, awaited=self._awaited)
+                if most or called or not limit:
+                    called = False  # a descriptor that calls for nothing must not make this a busy loop
+                    await self._nap(most, limit, tick)
+                else:
+                    called = await self._silence()
             await self._drain(self._stop_asked)
         finally:
             self._close_sources()
@@ -149,6 +158,19 @@ class RelayGroup:
             await asyncio.sleep(tick)
         else:
             await asyncio.sleep(0 if limit >= RECEIVE_LIMIT else MIN_TICK_SECONDS)
+
+    async def _silence(self) -> bool:
+        """Wait until something arrives, a stop is asked for or a look is due; say if anything called."""
+        self._pace.emptied()
+        descriptors = [relay.descriptor for relay in self._relays]
+        known = [each for each in descriptors if each is not None]
+        try:
+            if len(known) == len(descriptors):
+                return await self._doorbell.wait(known, LOOK_SECONDS)
+        except NotImplementedError:  # an event loop without descriptors: look on a tick
+            pass
+        await asyncio.sleep(IDLE_TICK_SECONDS)
+        return False
 
     def _limit(self, now: float, streams: int) -> int:
         room = self._trace.room() if self._trace is not None else None
@@ -174,6 +196,7 @@ class RelayGroup:
 
     async def _stop(self, drain_seconds: float) -> None:
         self._stop_asked = self._clock.monotonic()
+        self._doorbell.ring()
         self._deadline = self._stop_asked + drain_seconds
         if self._loop_task is not None:
             await asyncio.wait([self._loop_task])

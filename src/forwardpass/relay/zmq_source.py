@@ -106,6 +106,7 @@ class ZmqSource:
             socket.close(0)
             raise ConfigError("stream", self.url, f"{ACCEPTED} ({error})") from error
         self._socket = socket
+        self._descriptor = int(socket.get(zmq.FD))
 
     def _configure(self, socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.LINGER, 0)
@@ -122,6 +123,11 @@ class ZmqSource:
         if "[" in self.url:  # only for literal addresses: otherwise "localhost" may become ::1 alone
             socket.setsockopt(zmq.IPV6, 1)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
+
+    @property
+    def descriptor(self) -> int | None:
+        """The socket's own file (``ZMQ_FD``): readable once something arrives after an empty batch."""
+        return None if self._socket.closed or self._broken is not None else self._descriptor
 
     def receive_many(self, limit: int) -> Batch:
         """Return what has arrived, at most ``limit`` messages; an empty batch when nothing has.

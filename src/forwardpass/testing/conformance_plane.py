@@ -122,16 +122,18 @@ async def check_order(rig: PlaneRig) -> None:
 
 async def check_scope(rig: PlaneRig) -> None:
     """A subscriber gets exactly its endpoint, whatever characters the names contain."""
-    for endpoint in (HERE, *_ELSEWHERE):
-        subscriber = await rig.subscriber(endpoint)
-        publishers = {other: await rig.publisher(other) for other in (HERE, *_ELSEWHERE)}
-        for other, publisher in publishers.items():
-            await publisher.publish(str(other).encode())
-        received = await _take(subscriber, 1)
-        await rig.settle()
-        _equal(received[0].payload, str(endpoint).encode(), f"{endpoint} gets its own")
+    endpoints = (HERE, *_ELSEWHERE)
+    # at once, so that a plane that needs time to settle needs it once
+    subscribers = await asyncio.gather(*(rig.subscriber(endpoint) for endpoint in endpoints))
+    publishers = await asyncio.gather(*(rig.publisher(endpoint) for endpoint in endpoints))
+    for endpoint, publisher in zip(endpoints, publishers, strict=True):
+        await publisher.publish(str(endpoint).encode())
+    received = [await _take(subscriber, 1) for subscriber in subscribers]
+    await rig.settle()
+    for endpoint, subscriber, messages in zip(endpoints, subscribers, received, strict=True):
+        _equal(messages[0].payload, str(endpoint).encode(), f"{endpoint} gets its own")
         _equal(subscriber.counts().pending, 0, f"{endpoint} gets nothing else")
-        await _close_all(subscriber, *publishers.values())
+    await _close_all(*subscribers, *publishers)
 
 
 async def check_bounded_memory(rig: PlaneRig) -> None:
@@ -192,6 +194,7 @@ async def check_peer_gone(rig: PlaneRig) -> None:
     """Publishing goes on without subscribers, and a subscriber waits for the next publisher."""
     alone = await rig.publisher()
     await alone.publish(b"nobody listens")
+    await rig.settle()  # what is still under way may reach who comes meanwhile
     first = await rig.subscriber()
     await alone.publish(b"one")
     _equal(
@@ -199,6 +202,7 @@ async def check_peer_gone(rig: PlaneRig) -> None:
     )
     await first.close()
     await alone.publish(b"the subscriber is gone")
+    await rig.settle()
     second = await rig.subscriber()
     await alone.close()
     successor = await rig.publisher()

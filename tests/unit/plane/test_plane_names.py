@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from forwardpass.plane.names import (
+    MAX_SEGMENT,
     discovery_path,
     draw_publisher_id,
     encode_segment,
+    endpoint_of,
     subject,
     subject_prefix,
 )
@@ -69,3 +71,33 @@ def test_publisher_ids_survive_json() -> None:
 
     assert len(ids) == 1000
     assert all(0 <= one <= MAX_PRODUCER_ID and int(float(one)) == one for one in ids)
+
+
+@pytest.mark.parametrize("name", ["plain", "my ns", "a.b", "100%", "*", "日", "\x1b[31m", "n" * 239])
+def test_an_endpoint_comes_back_from_its_subject(name: str) -> None:
+    """COLLECT-03: Whatever its names contain, a subject gives its endpoint back."""
+    endpoint = Endpoint(name, f"{name}2", name)
+
+    assert endpoint_of(subject(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "namespace.a.component.b.endpoint.c",
+        "namespace.a.component.b.endpoint.c.other-topic",
+        "namespace.a.component.b.point.c.forward-pass-metrics",
+        "namespace.a.component..endpoint.c.forward-pass-metrics",
+        "namespace.a.component.%2e.endpoint.c.forward-pass-metrics",
+        "namespace.a.component.%FF.endpoint.c.forward-pass-metrics",
+        "namespace.a.component.%ED%A0%80.endpoint.c.forward-pass-metrics",
+        "namespace.a.component.ü.endpoint.c.forward-pass-metrics",
+        "namespace.a.component.b.c.endpoint.c.forward-pass-metrics",
+        f"namespace.{'n' * (MAX_SEGMENT + 1)}.component.b.endpoint.c.forward-pass-metrics",
+    ],
+)
+def test_what_is_no_subject_of_an_endpoint(text: str) -> None:
+    """COLLECT-07: Any other subject is refused, also one whose names are no text."""
+    with pytest.raises(ValueError, match=r"is no |codec"):
+        endpoint_of(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import pytest
@@ -342,3 +343,120 @@ def test_a_forked_child_leaves_the_socket_alone() -> None:
 
     assert it.socket.forgotten
     assert (it.socket.sent, it.socket.lingers) == ([], [])
+
+
+class Late:
+    """A message that is built when it is sent, or cannot be."""
+
+    def __init__(self, metrics: ForwardPassMetrics | None) -> None:
+        self.metrics = metrics
+
+    def build(self) -> ForwardPassMetrics:
+        if self.metrics is None:
+            raise RuntimeError("uncountable")
+        return self.metrics
+
+
+def test_a_late_message_is_built_when_it_is_sent() -> None:
+    """WIRE-40: Late or not, messages keep their order and take their numbers as they are sent."""
+    it = stream()
+    one, two, three = passes(3)
+    it.task.take([one, Late(two), three])
+
+    assert [metrics.wall_time for _, metrics in it.socket.sent] == [0.01, 0.02, 0.03]
+    assert it.socket.sequence == [metrics.counter_id for _, metrics in it.socket.sent] == [0, 1, 2]
+
+
+def test_a_message_that_cannot_be_built_leaves_a_gap() -> None:
+    """Readers see that a pass is missing, it is counted as an internal error, and its neighbours go out."""
+    it = stream()
+    one, two = passes(2)
+    it.task.take([one, Late(None), Late(two)])
+
+    assert it.socket.sequence == [0, 2]
+    assert it.counters.snapshot().dropped == {"internal_error": 1}
+    assert it.counters.delivered == 2
+
+
+class Engine:
+    """Answers what waits, one answer after the other; asked beyond that, it fails."""
+
+    def __init__(self, *answers: QueuedRequestMetrics | None) -> None:
+        self.answers = list(answers)
+        self.caught_up = 0
+
+    def waiting_now(self) -> QueuedRequestMetrics | None:
+        return self.answers.pop(0)
+
+    def catch_up(self) -> None:
+        self.caught_up += 1
+
+
+def test_a_heartbeat_asks_what_waits() -> None:
+    """D-3: With something to ask, a heartbeat has what waits when it is sent, whatever was noted before."""
+    it, engine = stream(heartbeat=HeartbeatMode.WHEN_IDLE), Engine(QUEUE, QueuedRequestMetrics())
+    it.task.engine = engine
+    it.tick(1.0)
+    it.tick(1.0)
+
+    assert [metrics.queued_requests for _, metrics in it.socket.sent] == [QUEUE, QueuedRequestMetrics()]
+
+
+def test_a_heartbeat_goes_out_though_nobody_can_say_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """D-3: A rank that is alive says so, with the queue as it was last known; one line says what failed."""
+    it = stream(heartbeat=HeartbeatMode.WHEN_IDLE)
+    it.task.engine = Engine(QUEUE)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            it.tick(1.0)
+
+    assert [metrics.queued_requests for _, metrics in it.socket.sent] == [QUEUE] * 3
+    assert len(caplog.records) == 1
+
+
+def test_what_a_built_message_said_is_remembered() -> None:
+    """D-3: If nobody can tell, a heartbeat repeats what the last message said, not what an older one did."""
+    it = stream(heartbeat=HeartbeatMode.WHEN_IDLE)
+    it.task.engine = Engine()
+    it.task.queued = QueuedRequestMetrics(9)
+    it.task.take([Late(ForwardPassMetrics(wall_time=0.5, queued_requests=QUEUE))])
+    it.tick(1.0)
+
+    assert it.socket.sent[-1][1].queued_requests == QUEUE
+
+
+def test_an_engine_in_the_middle_of_a_step_is_asked_again() -> None:
+    """D-3, TRAP-15: While it cannot tell what waits the heartbeat is late, at once and by half an interval at
+    most; then it says what was known last.
+    """
+    it = stream(heartbeat=HeartbeatMode.WHEN_IDLE)
+    it.task.engine = Engine(None, None, QUEUE, *[None] * 200)
+    assert it.tick(1.0) == it.tick(0.01) == 0.005
+    assert it.socket.sent == []
+    it.tick(0.01)
+    assert [metrics.queued_requests for _, metrics in it.socket.sent] == [QUEUE]
+
+    it.tick(1.49)
+    assert len(it.socket.sent) == 1
+    it.tick(0.01)
+    assert [metrics.queued_requests for _, metrics in it.socket.sent] == [QUEUE, QUEUE]
+
+
+def test_a_heartbeat_of_zeros_asks_nobody() -> None:
+    """WIRE-43: There is nothing to ask."""
+    it = stream(heartbeat=HeartbeatMode.ALWAYS_ZERO)
+    it.task.engine = Engine()
+    it.tick(1.0)
+
+    assert it.socket.sent[0][1].queued_requests == QueuedRequestMetrics()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_engines_own_work_is_done_in_every_tick(paused: bool) -> None:
+    """ENG-12: What the engine left to this thread is done also while nothing is published."""
+    it, engine = stream(), Engine()
+    it.task.engine, it.task.paused = engine, paused
+    it.tick(0.0)
+    it.tick(0.0, queued=3)
+
+    assert engine.caught_up == 2

@@ -6,11 +6,13 @@ import pytest
 
 from forwardpass.relay.cadence import (
     HOLD_SECONDS,
+    IDLE_TICK_SECONDS,
     LIVE_SECONDS,
     MAX_TICK_SECONDS,
     MIN_TICK_SECONDS,
     QUIET_SECONDS,
     RECEIVE_LIMIT,
+    RECORD_TICK_SECONDS,
     Backoff,
     Pace,
     is_drained,
@@ -27,19 +29,29 @@ def _settled_tick(messages_per_second: float) -> float:
 
 @pytest.mark.parametrize(
     ("per_second", "tick"),
-    [(0, 0.020), (200, 0.020), (3_000, 0.020), (100_000, 0.005), (1_000_000, 0.005)],
+    [(0, 0.050), (1, 0.050), (200, 0.020), (3_000, 0.020), (100_000, 0.005), (1_000_000, 0.005)],
 )
 def test_tick_follows_the_rate(per_second: float, tick: float) -> None:
-    """Quiet streams are drained every 20 ms, busy ones every 5 ms, and never outside of that."""
+    """Silent streams are drained every 50 ms, quiet ones every 20 ms, busy ones every 5 ms."""
     assert _settled_tick(per_second) == pytest.approx(tick)
 
 
 def test_observed_time_is_late_by_one_tick_at_most() -> None:
-    """The stated error of the observed time: no tick is longer than 20 ms."""
-    ticks = {next_tick(tick, messages) for tick in (0.005, 0.01, 0.02) for messages in range(0, 2000, 7)}
+    """The stated error of the observed time: 20 ms while messages come, and 50 ms after a silence."""
+    ticks = {next_tick(tick, some) for tick in (0.005, 0.01, 0.02, 0.05) for some in range(1, 2000, 7)}
+    silent = {next_tick(tick, 0) for tick in (0.005, 0.01, 0.02, 0.05)}
 
-    assert min(ticks) >= MIN_TICK_SECONDS
+    assert min(ticks | silent) >= MIN_TICK_SECONDS
     assert max(ticks) <= MAX_TICK_SECONDS == 0.020
+    assert max(silent) <= IDLE_TICK_SECONDS == 0.050
+
+
+@pytest.mark.parametrize("messages", [0, 1, 100, RECEIVE_LIMIT])
+def test_what_only_a_trace_waits_for_is_drained_every_50_ms(messages: int) -> None:
+    """The stated error of the observed time where there is no plane and no view: 50 ms at any rate."""
+    ticks = {next_tick(tick, messages, awaited=False) for tick in (0.005, 0.02, 0.05)}
+
+    assert ticks == {RECORD_TICK_SECONDS} == {0.050}
 
 
 @pytest.mark.parametrize(
@@ -138,3 +150,18 @@ def test_a_stuck_trace_holds_back_for_one_second_in_all(room: int) -> None:
             pace.emptied()
 
     assert held * MIN_TICK_SECONDS == pytest.approx(HOLD_SECONDS, abs=MIN_TICK_SECONDS)
+
+
+def test_without_a_plane_a_trace_that_moves_is_not_given_up() -> None:
+    """RELAY-03: Where no plane waits, a backlog of a minute's work is taken as the trace has room."""
+    pace = Pace(has_plane=False)
+
+    assert {pace.limit(now / 10, 400, 2) for now in range(600)} == {200}
+
+
+def test_without_a_plane_a_stuck_trace_is_given_up() -> None:
+    """Where no plane waits either, a trace that takes nothing for a second drops and counts as before."""
+    pace = Pace(has_plane=False)
+    limits = [pace.limit(now, room, 2) for now, room in ((10.0, 400), (10.1, 1), (10.9, 1), (11.1, 1))]
+
+    assert limits == [200, 0, 0, RECEIVE_LIMIT]

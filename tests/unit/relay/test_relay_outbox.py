@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from forwardpass.errors import PayloadTooLarge, PlaneClosed, PlaneUnavailable
+from forwardpass.errors import ConfigError, PayloadTooLarge, PlaneClosed, PlaneUnavailable
 from forwardpass.plane.base import PlanePublisher
-from forwardpass.relay.outbox import Outbox
+from forwardpass.relay.cadence import RECEIVE_LIMIT
+from forwardpass.relay.outbox import OUTBOX_BYTES, Outbox
 
 
 class ScriptedPublisher:
@@ -249,5 +250,68 @@ def test_close_without_start() -> None:
         await outbox.close(1.0)
 
         assert outbox.counts().dropped == {"deadline": 1}
+
+    asyncio.run(run())
+
+
+def test_a_wrong_setting_is_said_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A plane that its settings keep from opening is the operator's to correct: one warning, no traceback."""
+
+    async def run() -> None:
+        error = ConfigError("DYN_DISCOVERY_BACKEND", "kubernetes", "etcd or file")
+        outbox = Outbox(opener(error), label="tcp://a:1", capacity=4)
+        outbox.start()
+        await _settle()
+        await outbox.close(0.0)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    (line,) = caplog.records
+
+    assert (line.levelno, line.exc_info) == (logging.WARNING, False)
+    assert "DYN_DISCOVERY_BACKEND" in line.getMessage()
+
+
+def test_large_payloads_do_not_pile_up() -> None:
+    """RELAY-06: While the plane hangs, payloads of a megabyte are bounded by their bytes; the newest stay."""
+
+    async def run() -> None:
+        publisher = ScriptedPublisher()
+        publisher.moving.clear()
+        outbox = Outbox(opener(publisher), label="x")
+        outbox.start()
+        await _settle()
+        for number in range(200):
+            outbox.put_many([number.to_bytes(1, "big") + bytes(1_000_000)])
+        waiting = outbox.counts().pending
+        publisher.moving.set()
+        await outbox.close(5.0)
+        counts = outbox.counts()
+
+        assert waiting * 1_000_001 <= OUTBOX_BYTES
+        assert publisher.published[-1][0] == 199
+        assert len(publisher.published) == counts.delivered == waiting
+        assert counts.dropped == {"queue_full": 200 - waiting}
+
+    asyncio.run(run())
+
+
+def test_a_plane_that_never_waits_keeps_up() -> None:
+    """RELAY-06: Turn by turn as many payloads are published as a relay takes, so that none is dropped for the
+    next ones.
+    """
+
+    async def run() -> None:
+        publisher = ScriptedPublisher()
+        outbox = Outbox(opener(publisher), label="x", capacity=3 * RECEIVE_LIMIT)
+        outbox.start()
+        await _settle()
+        for _ in range(20):
+            outbox.put_many([b"x"] * RECEIVE_LIMIT)
+            await asyncio.sleep(0)
+        await outbox.close(5.0)
+
+        assert len(publisher.published) == 20 * RECEIVE_LIMIT
+        assert outbox.counts().dropped == {}
 
     asyncio.run(run())

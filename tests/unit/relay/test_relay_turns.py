@@ -13,6 +13,7 @@ from forwardpass.relay.relay import PayloadHook, Relay
 from forwardpass.relay.targets import RelayTarget
 from forwardpass.relay.zmq_source import Batch
 from forwardpass.testing.clock import ManualClock
+from forwardpass.trace.ledger import LedgerEvent
 from forwardpass.wire.frames import Frames
 
 URL = "tcp://127.0.0.1:20380"
@@ -34,6 +35,7 @@ class ScriptedSource:
     def __init__(self, *script: Batch | Exception) -> None:
         self.connects = 1
         self.connected = True
+        self.descriptor: int | None = None
         self.reopened = 0
         self.closed = False
         self._script = list(script)
@@ -65,6 +67,9 @@ class ListTrace:
         taken = payloads[: self.room()]
         self.offers += [(payload, observed_unix_ms) for payload in taken]
         return len(taken)
+
+    def note(self, event: LedgerEvent) -> None:
+        """Not of interest here."""
 
     def room(self) -> int:
         return self._accepts - len(self.offers)
