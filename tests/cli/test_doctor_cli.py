@@ -289,3 +289,15 @@ def test_the_event_plane_is_looked_up(plane: str) -> None:
 
     assert check["status"] == ("ok" if plane == "memory:m" else "fail")
     assert plane in check["found"]
+
+
+@pytest.mark.parametrize(("value", "status"), [("zmq", "ok"), ("ZMQ", "fail")])
+def test_the_event_plane_of_a_deployment(value: str, status: str) -> None:
+    """PLANE-30: A plane that Dynamo's variables choose is looked up too, and the variable is named; a wrong
+    value fails.
+    """
+    _, checks, _ = diagnose("--port", free_base(), "--wait", 0.1, environment={"DYN_EVENT_PLANE": value})
+    (check,) = checks["event plane"]
+
+    assert check["status"] == status
+    assert "DYN_EVENT_PLANE" in check["found"]

@@ -7,10 +7,11 @@ import importlib.metadata
 import platform
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from forwardpass import __version__
 from forwardpass.cli.doctor_checks import (
@@ -26,16 +27,19 @@ from forwardpass.cli.doctor_checks import (
     check_variables,
     check_versions,
 )
+from forwardpass.cli.doctor_engines import Server, check_engines
 from forwardpass.cli.doctor_streams import World, blocks_of, check_arrival, check_streams, listeners_of
-from forwardpass.cli.doctor_vllm import PluginFacts, check_plugin
+from forwardpass.cli.doctor_vllm import check_plugin
+from forwardpass.cli.host_engines import find_servers, hear_sockets
 from forwardpass.cli.main import Exit
 from forwardpass.cli.numbers import Number, WholeNumber, refused
 from forwardpass.cli.output import write_json
 from forwardpass.clock import SystemClock
 from forwardpass.config import variables as v
+from forwardpass.config.plane_choice import PlaneChoice, chosen_plane
 from forwardpass.config.settings import Sources, TraceSettings, process_environment
-from forwardpass.engines.vllm.compat import PLUGIN_GROUP
 from forwardpass.engines.vllm.launch import find_vllm
+from forwardpass.engines.vllm.offered import PluginFacts, plugin_facts
 from forwardpass.errors import (
     ConfigError,
     MalformedPayload,
@@ -106,8 +110,9 @@ def doctor(
 ) -> int:
     """Find out why nothing arrives: ports, streams, output path, versions, settings.
 
-    It listens to each rank's port for a moment and looks at this environment. Exit code 1 if anything
-    fails; warnings alone give 0.
+    It listens to each rank's port for a moment, looks at this environment and at the engines that run on
+    this host (vLLM, SGLang with its sockets, TensorRT-LLM with its options file, the mock), and says what
+    keeps each from giving a stream. Exit code 1 if anything fails; warnings alone give 0.
 
     \b
     Examples:
@@ -120,7 +125,9 @@ def doctor(
     if PortBlock.of(base, ranks).last > MAX_PORT:
         raise ConfigError("--port", base, f"a base port up to {MAX_PORT - ranks} for so many ranks")
     world = _look_at_ports(sources, base, ranks, host, seconds)
-    checks = _all_checks(sources, world, others)
+    servers = hear_sockets(find_servers(), world.waited_seconds) if world.local else []
+    world = msgspec.structs.replace(world, on_sockets=sum(server.heard for server in servers))
+    checks = _all_checks(sources, world, others, servers)
     heard = [stream for stream in world.heard.values() if stream.messages or stream.bad]
     if as_json:
         ok = not any(check.status is Status.FAIL for check in checks)
@@ -194,7 +201,9 @@ def _hear(before: HeardStream, source: ZmqSource) -> HeardStream:
     return HeardStream(before.port, messages, bad, worker_id, dp_rank, fault)
 
 
-def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -> list[Check]:
+def _all_checks(
+    sources: Sources, world: World, others: tuple[PortBlock, ...], servers: Sequence[Server]
+) -> list[Check]:
     blocks = blocks_of(world.base_port, world.ranks, world.heard.values(), others)
     trace_on = bool(sources.resolve(v.FPM_TRACE).value)
     settings = _trace_settings(sources)
@@ -209,23 +218,27 @@ def _all_checks(sources: Sources, world: World, others: tuple[PortBlock, ...]) -
         *check_exposure(
             _listeners() if world.local else [], ports, sources.resolve(v.BIND_HOST).value or "127.0.0.1"
         ),
-        *check_plane(sources.resolve(v.PLANE).value, _plane_problem(sources)),
+        *check_plane(*_plane(sources)),
         check_output(settings, _output_problem(settings), trace_on=trace_on),
         check_disk(settings, _free_bytes(settings)),
+        *check_engines(servers),
         *check_streams(world),
         check_arrival(world),
     ]
 
 
-def _plane_problem(sources: Sources) -> str | None:
-    """Return why the event plane that is named cannot be used, or ``None``."""
-    url = sources.resolve(v.PLANE).value
+def _plane(sources: Sources) -> tuple[PlaneChoice, str | None]:
+    """Return the event plane that is chosen, and why it cannot be used, if it cannot."""
     try:
-        if url:
-            find_plane(url)
+        choice = chosen_plane(sources)
+    except ConfigError as error:
+        return PlaneChoice(None, error.variable), str(error)
+    try:
+        if choice.url:
+            find_plane(choice.url)
     except (ConfigError, PlaneUnavailable) as error:
-        return str(error)
-    return None
+        return choice, str(error)
+    return choice, None
 
 
 def _trace_settings(sources: Sources) -> TraceSettings | None:
@@ -285,8 +298,7 @@ def _plugin_facts() -> PluginFacts | None:
     installed = find_vllm()
     if installed is None:
         return None
-    offered = importlib.metadata.entry_points(group=PLUGIN_GROUP, name="forwardpass")
-    return PluginFacts(installed.version, bool(offered), process_environment().get("VLLM_PLUGINS"))
+    return plugin_facts(installed.version, process_environment())
 
 
 def _version(distribution: str) -> str | None:

@@ -11,8 +11,10 @@ from msgspec import Struct
 from forwardpass.cli.consequence import consequence
 from forwardpass.cli.summary_view import format_bytes
 from forwardpass.cli.terminal import printable
+from forwardpass.config.plane_choice import PlaneChoice
 from forwardpass.config.settings import Resolved, TraceSettings
-from forwardpass.config.variables import BIND_HOST, METRIC_PORT, OUTPUT_PATH, PLANE
+from forwardpass.config.variables import BIND_HOST, METRIC_PORT, OUTPUT_PATH
+from forwardpass.plane.shown import shown_url
 from forwardpass.wire.ports import PortBlock, ephemeral_warning
 
 __all__ = [
@@ -156,14 +158,15 @@ def _ports(block: PortBlock) -> str:
     return str(block.first) if block.first == block.last else str(block)
 
 
-def check_plane(url: str, problem: str | None) -> list[Check]:
-    """Judge the event plane, if one is named; ``problem`` is why it cannot be used."""
-    if not url:
+def check_plane(choice: PlaneChoice, problem: str | None) -> list[Check]:
+    """Judge the event plane, if one is chosen; ``problem`` is why it cannot be used."""
+    if problem is not None:
+        found = f"{printable(problem)}; nothing is relayed"
+        return [Check("event plane", Status.FAIL, found, f"correct {choice.variable}, or unset it")]
+    if choice.url is None:
         return []
-    if problem is None:
-        return [Check("event plane", Status.OK, f"{printable(url)}: a plane of this kind is installed")]
-    found = f"{printable(problem)}; nothing is relayed"
-    return [Check("event plane", Status.FAIL, found, f"correct {PLANE.name}, or unset it")]
+    found = f"{printable(shown_url(choice.url))} ({choice.variable}): a plane of this kind is installed"
+    return [Check("event plane", Status.OK, found)]
 
 
 def check_exposure(listeners: Iterable[tuple[str, int]], ports: Iterable[int], bind_host: str) -> list[Check]:

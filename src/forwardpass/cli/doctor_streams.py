@@ -36,6 +36,8 @@ class World(Struct, frozen=True):
     """It is this host that was listened to, so its sockets can be looked at."""
     plugin: bool = False
     """The vLLM of this environment loads the plugin, so a variable is enough."""
+    on_sockets: int = 0
+    """Messages heard on the sockets of engines that have no port."""
 
 
 def listeners_of(table: str) -> list[tuple[str, int]]:
@@ -98,6 +100,8 @@ def _check_rank(world: World, rank: int) -> Check:
             f"if that is not the engine, set {METRIC_PORT.name} to a free base port; if it is, it may be "
             "paused, or its heartbeat interval may be longer (--wait)",
         )
+    if world.on_sockets:
+        return Check(name, Status.OK, "nothing listens; the engine here publishes on sockets of its own")
     silent = "nothing listens" if world.local else f"nothing heard within {world.waited_seconds:g} s"
     return Check(name, Status.FAIL, silent, "see arrival, below")
 
@@ -136,6 +140,8 @@ def check_arrival(world: World) -> Check:
     own = range(world.base_port, world.base_port + world.ranks)
     if any(stream.messages and stream.port in own for stream in world.heard.values()):
         return Check("arrival", Status.OK, "forward passes or heartbeats arrive")
+    if world.on_sockets:
+        return Check("arrival", Status.OK, "forward passes or heartbeats arrive, on an engine's own sockets")
     elsewhere = sorted({stream.base for stream in world.heard.values() if stream.messages})
     if elsewhere:
         bases = ", ".join(map(str, elsewhere))

@@ -19,6 +19,8 @@ GROUP = "forwardpass.engines"
 
 _BUILT_IN = {
     "mock": "forwardpass.engines.mock.source",
+    "sglang": "forwardpass.engines.sglang.source",
+    "trtllm": "forwardpass.engines.trtllm.source",
     "vllm": "forwardpass.engines.vllm.source",
 }
 

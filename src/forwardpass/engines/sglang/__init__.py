@@ -1,0 +1,1 @@
+"""The adapter for SGLang, which has a publisher of its own; no SGLang is imported."""

@@ -1,0 +1,1 @@
+"""The adapter for TensorRT-LLM: its iteration statistics are asked for and mapped; none of it is imported."""
