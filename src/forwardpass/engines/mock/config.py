@@ -25,6 +25,8 @@ class MockConfig(Struct, frozen=True):
     """KV blocks of the rank. The default (32,768 tokens) is small, so that bursts bring pressure."""
     prefix_caching: bool = True
     """Whether full blocks are kept and found again by content."""
+    drop_last_hit: bool = False
+    """Whether the last block of a found prefix is computed again, as a drafter needs it."""
     async_scheduling: bool = False
     """Whether a pass is scheduled before the output of the one before it has arrived (two in flight)."""
     noise: float = 0.02

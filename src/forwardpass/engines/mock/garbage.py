@@ -20,7 +20,7 @@ def _kinds() -> tuple[bytes, ...]:
         b"",
         bytes(range(256)),  # a positive integer and 255 bytes too many
         good[: len(good) // 2],
-        good + b"\x00",
+        b"\x00" + good,
         pack(list(fields.values())),  # the array form that some texts describe
         pack({**fields, "version": 2}),
         pack({**fields, "wall_time": float("nan")}),

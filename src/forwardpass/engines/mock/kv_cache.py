@@ -85,6 +85,14 @@ class KvCache:
             self._cached[key] = block
             self._keys[block] = key
 
+    def forget(self) -> bool:
+        """Forget all cached content; ``False``, and nothing is forgotten, while a block is held."""
+        if self.used_blocks:
+            return False
+        self._cached.clear()
+        self._keys = [None] * self.num_blocks
+        return True
+
     def release(self, blocks: list[int]) -> None:
         """Give up ``blocks`` (in order of the request); the end of a request is evicted before its start."""
         for block in reversed(blocks):

@@ -7,6 +7,8 @@ and none is free, the last-arrived one gives up all of its own and is computed a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from forwardpass.engines.mock.config import MockConfig
@@ -84,11 +86,51 @@ class Scheduler:
         self.totals.decode_tokens += len(step.contexts)
         return step
 
+    def cached_blocks(self, request: Request) -> list[int]:
+        """Return the blocks of the longest prefix of ``request`` that is found again."""
+        hits = self.kv.match(request.cacheable_keys(self.kv.block_tokens))
+        return hits[:-1] if self._config.drop_last_hit else hits
+
+    def admit_decoding(self, request: Request, context: int, blocks: list[int]) -> None:
+        """Let ``request`` run as if ``context`` of its tokens had been computed, in ``blocks``."""
+        request.blocks, request.computed, request.goal = blocks, context, context
+        request.status = Status.RUNNING
+        self.totals.submitted += 1
+        self.running.append(request)
+
+    def decode_step(self, requests: Iterable[Request]) -> Step | None:
+        """Return the step that decodes each of ``requests`` once; ``None``, and nothing changed, if blocks
+        for that are missing.
+        """
+        kv, members = self.kv, list(requests)
+        short = [request for request in members if request.computed >= len(request.blocks) * kv.block_tokens]
+        if len(short) > kv.free_blocks:
+            return None
+        for request in short:
+            request.blocks += kv.take(1)
+        step = Step()
+        for request in members:
+            self._add(step, request, 1)
+        self.totals.decode_tokens += len(step.contexts)
+        return step
+
+    def abort(self, request: Request) -> None:
+        """Drop an unfinished request; tokens that are still on their way to it are lost."""
+        if request.status is Status.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        self.kv.release(request.blocks)
+        request.blocks, request.status = [], Status.FINISHED
+        self._unreported = True
+
     def update(self, step: Step) -> None:
         """Let the outputs of a pass arrive; requests that are complete leave."""
         finished = False
         for request in step.sampling:
             request.pending -= 1
+            if request.status is Status.FINISHED:  # aborted meanwhile
+                continue
             if request.status is Status.PREEMPTED:
                 self.waiting.grow(request)
             else:
@@ -122,7 +164,7 @@ class Scheduler:
         kv, block_tokens = self.kv, self.kv.block_tokens
         while budget > 0 and self.waiting and len(self.running) < self._config.max_num_seqs:
             request = self.waiting.first()
-            hits = kv.match(request.cacheable_keys(block_tokens))
+            hits = self.cached_blocks(request)
             cached = len(hits) * block_tokens
             tokens = min(request.known - cached, budget)
             fresh = kv.blocks_for(cached + tokens) - len(hits)

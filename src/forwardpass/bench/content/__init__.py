@@ -1,0 +1,1 @@
+"""What synthetic prompts are made of: the same tokens for the same seed, coordinates, rank and slot."""

@@ -1,0 +1,146 @@
+"""Knows how the ranks of a simulated worker are started and watched, and what is made of their files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from forwardpass.artifact.merge import merge_ranks
+from forwardpass.artifact.names import merged_path, rank_path, sidecar_path
+from forwardpass.artifact.probe import ProbeReplies
+from forwardpass.artifact.run import PathSource
+from forwardpass.artifact.sidecar import build_sidecar, write_sidecar
+from forwardpass.atomic import remove_stale
+from forwardpass.engines.mock.bench_worker import Job, Progress
+
+__all__ = ["BenchResult", "RankEnd", "finish", "run_ranks"]
+
+WORKER = ("-m", "forwardpass.engines.mock.bench_worker")
+STOP_SECONDS = 15.0
+"""Longest wait for a rank that was asked to end; then it is killed."""
+
+
+class RankEnd(Struct, frozen=True):
+    """How one rank's process ended."""
+
+    rank: int
+    path: str
+    exit_code: int
+    error: str = ""
+
+
+class BenchResult(Struct, frozen=True):
+    """What a run came to: the files, and how they ended."""
+
+    status: str
+    """complete, partial or failed."""
+    points: int
+    skipped: int
+    rank_files: tuple[str, ...]
+    merged: str | None
+    """``None`` where the ranks gave nothing to merge."""
+    worker_probe: str | None
+    errors: tuple[str, ...] = ()
+
+
+async def run_ranks(
+    jobs: Sequence[Job], on_progress: Callable[[int, Progress], None], stop: asyncio.Event
+) -> list[RankEnd]:
+    """Run one process for each job to its end; ``stop`` asks all of them to end, and waits for their files.
+
+    What an earlier run left under the names of this one is removed first.
+    """
+    base = Path(jobs[0].config.output_path)
+    for path in (merged_path(base), sidecar_path(merged_path(base))):
+        remove_stale(path)
+    ranks = [asyncio.create_task(_run_rank(job, on_progress, stop)) for job in jobs]
+    return list(await asyncio.gather(*ranks))
+
+
+async def _run_rank(job: Job, on_progress: Callable[[int, Progress], None], stop: asyncio.Event) -> RankEnd:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *WORKER,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a terminal's Ctrl-C reaches it once, from us
+    )
+    ender = asyncio.create_task(_end_when(process, stop))
+    error = ""
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(job))
+        process.stdin.close()
+        async for line in process.stdout:
+            progress = msgspec.json.decode(line, type=Progress)
+            error = progress.error or error
+            on_progress(job.rank, progress)
+        code = await process.wait()
+    finally:
+        ender.cancel()
+        if process.returncode is None:
+            process.kill()
+    path = str(rank_path(Path(job.config.output_path), job.rank))
+    return RankEnd(job.rank, path, code, error or (f"exit status {code}" if code else ""))
+
+
+async def _end_when(process: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
+    await stop.wait()
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+def finish(jobs: Sequence[Job], ends: Sequence[RankEnd]) -> BenchResult:
+    """Merge the ranks' files, and write what their simulated workers say beside the merged one.
+
+    Raises :class:`~forwardpass.errors.ArtifactError` if files of ranks that ended well do not merge.
+    """
+    files = tuple(end.path for end in ends)
+    errors = tuple(f"rank {end.rank}: {end.error}" for end in ends if end.error)
+    if errors:
+        return BenchResult("failed", 0, 0, files, None, None, errors)
+    merged = merged_path(Path(jobs[0].config.output_path))
+    sidecar = sidecar_path(merged)
+    merge = merge_ranks([PathSource(Path(path)) for path in files], output=merged, sidecar=sidecar)
+    merge.write()
+    document = merge.document()
+    probe = build_sidecar(document, ProbeReplies([_worker_reply(job) for job in jobs]))
+    if probe is not None:
+        write_sidecar(sidecar, probe)
+    coverage = document["coverage"]
+    return BenchResult(
+        status=document["status"],
+        points=coverage["completed_points"] // len(jobs),
+        skipped=coverage["skipped_points"] // len(jobs),
+        rank_files=files,
+        merged=str(merged),
+        worker_probe=str(sidecar) if probe is not None else None,
+    )
+
+
+def _worker_reply(job: Job) -> dict[str, object]:
+    """Return what the one worker of a simulated rank says of itself."""
+    graph = job.engine.graph
+    return {
+        "dp_rank": job.rank,
+        "worker_rank": 0,
+        "tp_rank": 0,
+        "pp_rank": 0,
+        "pcp_rank": 0,
+        "attention_backends": {"layers.0.attention": "SIMULATED"},
+        "capture_errors": {},
+        "mla_prefill_backend": None,
+        "cudagraph_mode_resolved": graph.mode,
+        "cudagraph_capture_sizes_resolved": list(graph.capture_sizes),
+    }

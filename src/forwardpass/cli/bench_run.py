@@ -1,0 +1,171 @@
+"""Knows the command that runs a self-benchmark on the simulated engine, each rank in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from forwardpass.bench.config import load_bench_config
+from forwardpass.bench.environment import BenchEnvironment
+from forwardpass.cli.bench_launch import BenchResult, RankEnd, finish, run_ranks
+from forwardpass.cli.bench_mock import GRAPHS
+from forwardpass.cli.bench_options import RUN_ROWS, bench_options
+from forwardpass.cli.logs import log_to_stderr
+from forwardpass.cli.main import Exit
+from forwardpass.cli.numbers import Number, WholeNumber
+from forwardpass.cli.output import say, write_json
+from forwardpass.cli.recording import draw_id, stop_on_signals
+from forwardpass.cli.terminal import printable
+from forwardpass.config import bench_variables as v
+from forwardpass.config.settings import PublisherSettings, Sources, process_environment
+from forwardpass.engines.mock.bench_driver import MockBenchConfig
+from forwardpass.engines.mock.bench_worker import Job
+from forwardpass.engines.mock.bench_worker import Progress as RankProgress
+from forwardpass.engines.mock.config import MockConfig
+
+__all__ = ["run"]
+
+
+@click.command()
+@click.option(
+    "--engine", type=click.Choice(("mock",)), default="mock", show_default=True, help="What to measure."
+)
+@click.option(
+    "--dp", "ranks", type=WholeNumber(1, 64), default=1, show_default=True, help="Data-parallel ranks."
+)
+@bench_options(RUN_ROWS)
+@click.option(
+    "--async", "async_scheduling", is_flag=True, help="Schedule a pass before the last one's output."
+)
+@click.option(
+    "--noise", type=Number(0, 0.3), default=0.02, show_default=True, help="Spread of a pass's time."
+)
+@click.option(
+    "--seed", type=WholeNumber(), default=0, show_default=True, help="The same seed, the same times."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: status, counts and files.")
+@click.option("--quiet", is_flag=True, help="No progress and no words but errors.")
+def run(
+    engine: str,
+    ranks: int,
+    flags: Mapping[str, str],
+    async_scheduling: bool,
+    noise: float,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Measure an engine point by point, and write its artifacts.
+
+    Every rank is a process and writes a file of its own; the files are merged, and what the workers say of
+    themselves is written beside the merged one. The simulated engine takes simulated time: what it measures
+    in minutes is there in seconds. Without --benchmark-mode both phases are measured.
+
+    Ctrl-C or SIGTERM ends all ranks; their files say what was measured until then, and why it ended.
+
+    Exit code 1 if points are missing (some were skipped or the time was up), 2 for a setting that is not
+    accepted, 3 if a file cannot be read or written, 4 if a rank failed, 130 if it was interrupted.
+
+    \b
+    Examples:
+      forwardpass bench run --engine mock --dp 4 --benchmark-output-path /tmp/bench.json
+      forwardpass bench run --benchmark-mode decode --benchmark-timeout 30 --json
+    """
+    log_to_stderr(logging.WARNING)
+    jobs = _jobs(
+        flags,
+        ranks,
+        MockConfig(
+            max_model_len=4096, num_blocks=8192, async_scheduling=async_scheduling, noise=noise, seed=seed
+        ),
+    )
+    with _watched(ranks, quiet=quiet or as_json) as on_progress:
+        ends, interrupted = asyncio.run(_run(jobs, on_progress))
+    result = finish(jobs, ends)
+    if as_json:
+        write_json(result)
+    elif not quiet:
+        _show(result)
+    for error in result.errors:
+        say(printable(error))
+    if interrupted:
+        return Exit.INTERRUPTED
+    if result.errors:
+        return Exit.PARTIAL
+    return Exit.DONE if result.status == "complete" and not result.skipped else Exit.FINDING
+
+
+def _jobs(flags: Mapping[str, str], ranks: int, engine: MockConfig) -> list[Job]:
+    environment = process_environment()
+    mode = environment.get(v.MODE.name) or "agg"
+    sources = Sources({**environment, v.MODE.name: mode}, flags)
+    config = load_bench_config(sources)
+    assert config is not None  # there is a mode
+    bench = BenchEnvironment.load(sources)
+    port = PublisherSettings.load(sources).base_port + ranks
+    worker = draw_id()
+    return [
+        Job(
+            engine=MockBenchConfig(engine=engine, graph=GRAPHS),
+            config=bench.applied_to(config),
+            environment=bench,
+            worker_id=worker,
+            rank=rank,
+            size=ranks,
+            port=port,
+        )
+        for rank in range(ranks)
+    ]
+
+
+async def _run(
+    jobs: list[Job], on_progress: Callable[[int, RankProgress], None]
+) -> tuple[list[RankEnd], bool]:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        ends = await run_ranks(jobs, on_progress, stop)
+    return ends, stop.is_set()
+
+
+@contextmanager
+def _watched(ranks: int, *, quiet: bool) -> Iterator[Callable[[int, RankProgress], None]]:
+    """Yield what takes the ranks' progress: a bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda rank, progress: None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("points,"),
+        TimeRemainingColumn(), TextColumn("left"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("agreeing on a grid" if ranks > 1 else "planning", total=None)
+        settled = dict.fromkeys(range(ranks), 0)
+
+        def take(rank: int, progress: RankProgress) -> None:
+            if progress.error:
+                return
+            settled[rank] = progress.settled
+            bars.update(
+                task, total=progress.expected, completed=min(settled.values()), description="measuring"
+            )
+
+        yield take
+
+
+def _show(result: BenchResult) -> None:
+    click.echo(
+        f"{result.status}: {result.points:,} points measured, {result.skipped:,} skipped, on each rank"
+    )
+    for path in result.rank_files:
+        click.echo(f"  {printable(path)}")
+    if result.merged is not None:
+        click.echo(f"merged: {printable(result.merged)}")
+    if result.worker_probe is not None:
+        click.echo(f"what the workers said: {printable(result.worker_probe)}")
