@@ -124,9 +124,10 @@ def page(state: State) -> str:
 <!-- written by make prove-vllm; do not edit -->
 
 vLLM's real scheduler, driven call by call as its engine core drives it, without worker and model. Every
-seed is an engine with settings of its own and a random workload. Every message, and the queue noted for
-heartbeats, is compared with counts that share no code with ours: taken from the live requests, in exact
-integers, and held against a ledger of what the clients sent and got back. Over a request's life the
+seed is an engine with settings of its own and a random workload. Every message, built late and with others
+as the product does it, and what a heartbeat would say of the queue is compared with counts that share no
+code with ours: taken from the live requests, in exact integers, and held against a ledger of what the
+clients sent and got back. Over a request's life the
 computed tokens must add up (for every admission: known less cached), each context must be all known tokens
 but the last, and the requests that wait must be those that were sent and neither run nor have ended. Two
 things are asserted at their exact value and not within bounds: under asynchronous scheduling a speculating

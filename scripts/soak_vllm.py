@@ -28,11 +28,11 @@ from demo_vllm import MODEL, NO_VLLM, ROOT, environment, free_port, say
 from soak.act import Act
 from soak.engine import Engine, SoakFailed
 from soak.gauges import GaugeWatch
-from soak.memory import MemorySampler, read_samples, side_by_side
+from soak.memory import MemorySampler, read_samples
 from soak.phases import run_phases
 from soak.raw_reader import RawReader
 from soak.recorders import Recorder, Restarter
-from soak.verdict import Soak, judge
+from soak.verdict import Soak, compare, judge
 
 FIRST_FPM_PORT = 21_400
 LIFE_SECONDS = ((2.0, 30.0), (4.0, 90.0))
@@ -99,8 +99,7 @@ def _soak(arguments: argparse.Namespace) -> int:
         kept.write_bytes(pickle.dumps(soak))
     verdict = judge(soak)
     if arguments.compare is not None:
-        other = read_samples(arguments.compare / "memory.csv")
-        verdict.compared.extend(side_by_side(soak.memory, other))
+        compare(verdict, read_samples(arguments.compare / "memory.csv"))
     say(verdict.text())
     page = arguments.page or (PAGE if soak.minutes >= PAGE_MINUTES else None)
     if page is not None:

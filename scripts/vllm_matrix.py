@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from vllm_versions import SUITES, Release, Suite, SuiteResult, minor_key, record
 
-from forwardpass.engines.vllm.compat import NEWEST_READ, OLDEST_READ
+from forwardpass.engines.vllm.contract import NEWEST_READ, OLDEST_READ
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = Path(".venvs-matrix")

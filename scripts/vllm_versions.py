@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from forwardpass.engines.vllm.compat import CONTRACT, NEWEST_READ, OLDEST_READ
+from forwardpass.engines.vllm.contract import CONTRACT, NEWEST_READ, OLDEST_READ
 
 __all__ = ["RECORD", "SUITES", "Release", "Suite", "SuiteResult", "minor_key", "page", "read", "record"]
 
@@ -32,13 +32,13 @@ class Suite(Struct, frozen=True):
 SUITES: dict[str, Suite] = {
     "contract": Suite(
         "contract",
-        "Every name of vLLM that `compat.py` lists is where it was read, and none that it denies.",
+        "Every name of vLLM that `contract.py` lists is where it was read, and none that it denies.",
         ("test_vllm_contract.py",),
     ),
     "arguments": Suite(
         "arguments",
         "The options, local ranks and model kinds that the launcher understands are vLLM's own.",
-        ("test_vllm_arguments_contract.py",),
+        ("test_vllm_arguments_*.py",),
     ),
     "scheduler": Suite(
         "scheduler alone",
@@ -46,17 +46,31 @@ SUITES: dict[str, Suite] = {
         "with counts that were taken independently.",
         ("test_vllm_scheduler_*.py", "test_vllm_proof.py"),
     ),
+    "bench": Suite(
+        "benchmark verbs",
+        "What a self-benchmark asks of vLLM's real scheduler without a worker, in synchronous and in "
+        "asynchronous order, for both model runners.",
+        ("test_vllm_bench_driver.py",),
+    ),
     "engine": Suite(
         "engine in process",
-        "A real engine with a tiny model on the CPU, synchronous and asynchronous, and what a plain "
-        "subscriber gets of it.",
-        ("test_vllm_inprocess.py", "test_vllm_engine_*.py", "test_vllm_plugin_offline.py"),
+        "A real engine with a tiny model on the CPU, synchronous and asynchronous, what a plain subscriber "
+        "gets of it, and how it measures itself.",
+        (
+            "test_vllm_inprocess.py",
+            "test_vllm_engine_*.py",
+            "test_vllm_plugin_offline.py",
+            "test_vllm_bench_engine.py",
+        ),
         runs_engine=True,
     ),
     "server": Suite(
         "server",
         "A real server from start to end: HTTP completions in, trace rows out.",
-        ("test_vllm_serve*.py", "test_vllm_ranks.py", "test_vllm_plugin_serve.py", "test_vllm_soak.py"),
+        (
+            *("test_vllm_serve*.py", "test_vllm_ranks.py", "test_vllm_lockstep.py"),
+            *("test_vllm_plugin_serve.py", "test_vllm_soak.py"),
+        ),
         runs_engine=True,
     ),
 }

@@ -77,11 +77,15 @@ class QueueLine:
     def explains(self, reading: GaugeReading) -> bool:
         """Say whether the stream had as many running and waiting, more or less, around that time.
 
-        After a step vLLM counts those that run on, so at most as many as ran in a pass.
+        After a step vLLM counts those that run on, so at most as many as ran in a pass. A step in which
+        nothing can run (a request waits for its grammar, say) sets the gauges and has no message: where
+        nothing runs, what waits is not compared.
         """
         start = max(0, bisect_left(self._times, reading.asked - AROUND_SECONDS) - 1)
         end = bisect_right(self._times, reading.answered + AROUND_SECONDS)
         ran, waited = self._ran[start:end], self._waited[start:end]
         if not ran:
             return reading.running == reading.waiting == 0
+        if reading.running == 0 and reading.waiting > max(waited):
+            return True
         return 0 <= reading.running <= max(ran) and min(waited) <= reading.waiting <= max(waited)

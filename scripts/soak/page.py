@@ -172,11 +172,17 @@ def _trends(trends: Sequence[Trend]) -> str:
             *(t.label, t.samples, f"{t.rss_mib:.0f}", f"{t.early_mib:.1f}", f"{t.late_mib:.1f}"),
             *(f"{t.slope_kib:.1f}", f"{t.rss_slope_kib:.1f}"),
             *(f"{t.threads[0]} → {t.threads[1]}", f"{t.files[0]} → {t.files[1]}"),
-            ("yes" if t.flat else "no") if t.judged else "too short to say",
+            _state(t, "yes", "no", "too short to say", "vLLM’s own"),
         ]
         for t in trends
     ]
     return _table(head, rows)
+
+
+def _state(trend: Trend, flat: str, grows: str, short: str, foreign: str) -> str:
+    if not trend.ours:
+        return foreign
+    return (flat if trend.flat else grows) if trend.judged else short
 
 
 def _rules(verdict: Verdict) -> str:
@@ -192,7 +198,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _trend_line(trend: Trend) -> str:
-    state = ("flat" if trend.flat else "GROWS") if trend.judged else "too short"
+    state = _state(trend, "flat", "GROWS", "too short", "vLLM's")
     return (
         f"{state:<9} {trend.label}: own {trend.early_mib:.1f} → {trend.late_mib:.1f} MiB, "
         f"{trend.slope_kib:.1f} KiB/min, RSS ≤ {trend.rss_mib:.0f} MiB, "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from soak.act import Act
 from soak.findings import Findings
-from soak.memory import RULE, MemorySample, Trend, trend_of
+from soak.memory import RULE, MemorySample, Trend, side_by_side, trend_of
 from soak.page import render_page, render_text
 from soak.raw_reader import RawLog
 from soak.recorders import Life
@@ -16,12 +16,13 @@ from soak.stream_check import StreamSums, check_stream
 from soak.token_check import TokenSums, check_tokens
 from soak.trace_check import LifeFacts, check_lives
 
-__all__ = ["ActFacts", "Soak", "Verdict", "judge", "trends_of"]
+__all__ = ["ActFacts", "Soak", "Verdict", "compare", "judge", "trends_of"]
 
 ALL_KINDS = "the load made what it was meant to make: chunks, queues, preemptions, cache hits, hang-ups"
 WHOLE_MINUTES = 2.0
 ENGINE_ENDED = "the server stops with status 0 on SIGTERM"
-FLAT = "memory is flat in every process that was watched for long enough"
+FLAT = "memory is flat in the recorder and in every engine core that was watched for long enough"
+ALIKE = "vLLM's other processes grow as they do with vLLM's own scheduler"
 
 
 @dataclass
@@ -74,6 +75,14 @@ class Verdict:
         return render_page(self)
 
 
+def compare(verdict: Verdict, other: dict[str, list[MemorySample]]) -> None:
+    """Hold the memory of vLLM's own processes against that of a run with vLLM's own scheduler."""
+    verdict.compared.extend(side_by_side(verdict.soak.memory, other))
+    for mine, theirs in verdict.compared:
+        if not mine.ours:
+            verdict.findings.note(ALIKE, mine.grew_no_more_than(theirs), f"{mine}, {theirs} ({RULE})")
+
+
 def judge(soak: Soak) -> Verdict:
     """Run every check. With vLLM's own scheduler there is memory to look at and nothing else."""
     findings = Findings()
@@ -81,7 +90,7 @@ def judge(soak: Soak) -> Verdict:
     for act in soak.acts:
         findings.note(ENGINE_ENDED, act.status == 0, f"{act.name}: {act.status}")
     for trend in trends:
-        if trend.judged:
+        if trend.judged and trend.ours:
             findings.note(FLAT, trend.flat, f"{trend} ({RULE})")
     if soak.scheduler == "stock":
         return Verdict(soak, findings, [], {}, trends)

@@ -16,7 +16,7 @@ from fpm_oracle import Expected, Oracle
 from forwardpass.config.settings import SourceSettings
 from forwardpass.testing.clock import ManualClock
 from forwardpass.testing.publishers import ListPublisher
-from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
+from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 
 BLOCK_TOKENS = 32
 
@@ -178,6 +178,10 @@ class BareEngine:
         """Requests whose KV transfer is done, to be reported with the next output."""
         self.passes = 0
         self.empty_steps = 0
+        self.expected: list[ForwardPassMetrics] = []
+        """What was not compared yet."""
+        self.compared = 0
+        """Messages that were."""
         self.generated = 0
         self.cached_tokens: dict[str, int] = {}
         """Prefix hits by request, as vLLM reports them to its client."""
@@ -209,45 +213,45 @@ class BareEngine:
     def _settle(self) -> None:
         output, expected, scheduled_at = self.in_flight.popleft()
         self.clock.advance(0.001 * (1 + self.passes % 7))
-        sent = self.sent
         results = self.scheduler.update_from_output(output, self._model_output(output, expected))
         self._count(results)
-        self._check_message(
-            output, expected.metrics(), self.oracle.queued(self.scheduler), scheduled_at, sent
-        )
+        self._check(output, expected.metrics(), self.oracle.queued(self.scheduler), scheduled_at)
+        self.compare()
 
-    @property
-    def sent(self) -> tuple[int, int]:
-        """How many messages and how many notes of the queue were sent."""
-        return len(self.publisher.messages), len(self.publisher.queue_notes)
-
-    def _check_message(
+    def _check(
         self,
         output: Any,
         scheduled: ScheduledRequestMetrics,
         queue: QueuedRequestMetrics,
         scheduled_at: float,
-        sent: tuple[int, int],
     ) -> None:
-        """Compare what was sent after ``sent`` with what one pass, or one empty step, should report."""
-        published, noted = sent
-        assert self.scheduler.recorder.failures == 0
-
+        """Note what one pass should report; an empty step reports nothing, and heartbeats know what waits."""
         if output.total_num_scheduled_tokens == 0:
             self.empty_steps += 1
             self._last_output_at = 0.0
-            assert len(self.publisher.messages) == published
-            assert self.publisher.queue_notes[noted:][-1:] == [queue]
+            assert self.publisher.waiting_now() == queue
             return
         self.passes += 1
         now = self.clock.monotonic()
         wall_time = now - (self._last_output_at or scheduled_at)
         self._last_output_at = now
-        assert len(self.publisher.messages) == published + 1
-        metrics = self.publisher.messages[-1]
-        assert metrics.scheduled_requests == scheduled
-        assert metrics.queued_requests == queue
-        assert metrics.wall_time == wall_time > 0
+        assert wall_time > 0
+        self.expected.append(
+            ForwardPassMetrics(wall_time=wall_time, scheduled_requests=scheduled, queued_requests=queue)
+        )
+
+    def compare(self) -> None:
+        """Hold every message since the last time against what was expected: no more, no less."""
+        messages = self.publisher.messages
+        expected, self.expected = self.expected, []
+        assert self.scheduler.recorder.failures == 0
+        sent = messages[len(messages) - len(expected) :]
+        assert len(messages) == self.compared + len(expected)
+        self.compared = len(messages)
+        for message, each in zip(sent, expected, strict=True):
+            assert message.scheduled_requests == each.scheduled_requests
+            assert message.queued_requests == each.queued_requests
+            assert message.wall_time == each.wall_time
 
     def _model_output(self, output: Any, expected: Expected) -> Any:
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput

@@ -41,10 +41,23 @@ def vllm(vllm_environment: dict[str, str]) -> object:
     return module
 
 
+def made(name: str, environment: dict[str, str], *options: str) -> str:
+    """Return the folder of a tiny model, made once and kept in ``build/``."""
+    out = REPOSITORY / "build" / name
+    script = REPOSITORY / "scripts" / "make_tiny_model.py"
+    subprocess.run(
+        [sys.executable, str(script), str(out), *options], check=True, timeout=100, env=environment
+    )
+    return str(out)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(vllm_environment: dict[str, str]) -> str:
-    """Return the folder of the tiny model, made once and kept in ``build/``."""
-    out = REPOSITORY / "build" / "tiny-qwen3"
-    script = REPOSITORY / "scripts" / "make_tiny_model.py"
-    subprocess.run([sys.executable, str(script), str(out)], check=True, timeout=100, env=vllm_environment)
-    return str(out)
+    """Return the folder of the tiny model."""
+    return made("tiny-qwen3", vllm_environment)
+
+
+@pytest.fixture(scope="session")
+def tiny_experts(vllm_environment: dict[str, str]) -> str:
+    """Return the folder of the tiny mixture of experts."""
+    return made("tiny-qwen3-moe", vllm_environment, "--experts", "4")

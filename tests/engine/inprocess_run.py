@@ -44,6 +44,9 @@ def scheduler_class(name: str) -> Any:
     from forwardpass.engines.vllm.scheduler import ForwardPassScheduler
 
     class Broken:
+        def watch(self, engine: Any) -> None:
+            pass
+
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(f"no {name} today")
 

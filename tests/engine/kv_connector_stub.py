@@ -6,6 +6,7 @@ scheduler's side does anything; there is no worker in these tests.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -89,3 +90,11 @@ class AsPlanned(RemoteEverything):
         if hold:
             self.held.append(request.request_id)
         return hold, None
+
+
+class SlowLookups(RemoteEverything):
+    """Never knows yet whether KV is elsewhere, and lets other threads run while it asks."""
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
+        time.sleep(0.00005)
+        return None, False

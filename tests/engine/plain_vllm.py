@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +11,6 @@ from served_vllm import ServedVllm
 
 from forwardpass.config.handover import process_start
 from forwardpass.config.variables import TABLE
-from forwardpass.testing.ports import free_port
 
 MODULE = ("-m", "vllm.entrypoints.openai.api_server", "--model")
 COMMAND = ("-m", "vllm.entrypoints.cli.main", "serve")
@@ -21,33 +18,21 @@ RECORDER = "forwardpass.cli.companion"
 
 
 class PlainVllm(ServedVllm):
-    """One server of vLLM's own, started in the way that ``program`` says."""
-
-    def __init__(
-        self,
-        program: Sequence[str],
-        model: str,
-        arguments: Sequence[str],
-        folder: Path,
-        environment: dict[str, str],
-    ) -> None:
-        self.model = model
-        self.http_port = free_port(first=12_000, last=19_999)  # never one of the stream's
-        self.words = ""
-        self._stderr = folder / "stderr.txt"
-        command = [
-            *(sys.executable, *program, model, "--enforce-eager", "--max-model-len", "2048"),
-            *("--host", "127.0.0.1", "--port", str(self.http_port), *arguments),
-        ]
-        with self._stderr.open("wb") as stderr, (folder / "stdout.txt").open("wb") as stdout:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
-            )
+    """One server of vLLM's own, and what this package says in it."""
 
     def ours(self) -> list[str]:
         """Return what this package said."""
         lines = self._stderr.read_text(errors="replace").splitlines()
         return [line for line in lines if line.startswith("forwardpass:") or "Forward Pass" in line]
+
+    def hears(self, text: str, seconds: float) -> bool:
+        """Say whether this package says ``text`` within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if any(text in line for line in self.ours()):
+                return True
+            time.sleep(0.1)
+        return False
 
 
 @contextlib.contextmanager
@@ -59,7 +44,7 @@ def plain(
     program: Sequence[str] = MODULE,
 ) -> Iterator[PlainVllm]:
     """Start a server, wait until it is up, and leave nothing of it behind."""
-    server = PlainVllm(program, model, arguments, folder, environment)
+    server = PlainVllm(model, arguments, folder, environment, program)
     try:
         server.wait_until_up()
         yield server

@@ -79,7 +79,8 @@ QUEUES = (
     "aborted while waiting",
     "aborted while running",
     "aborted while paused",
-    "queue noted between outputs",
+    "queue asked between outputs",
+    "built later, with others",
     "recount agrees",
 )
 """What the queue held, or what changed it."""

@@ -183,21 +183,25 @@ class Ledger:
         life.position = start
         life.rejected = 0
 
-    def turn_ended(self, life: Life, failed: bool) -> None:
-        """The client was told that its request, or the turn of its session, has ended."""
+    def turn_ended(self, life: Life, failed: bool, *, lost: bool = False) -> None:
+        """The client was told that its request, or the turn of its session, has ended; ``lost``: a session
+        that is in no queue afterwards.
+        """
         if failed or not life.resumable:
             self.done(life, failed=failed)
             return
         for part in life.parts:
             part.void = True
         if life.state is State.WAITING:
-            # It ended by a token that was in flight when it was preempted. vLLM 0.32 queues the session
-            # anew and then removes every copy of it from its queues.
+            # It ended by a token that was in flight when it was preempted. Up to 0.32 vLLM queues the
+            # session anew and then removes every copy of it from its queues.
             self.waiting.discard(life.name)
-            life.state = State.LOST
-            self.lost.append(life.name)
-            return
-        life.position = life.known - 1  # the last token was never computed, and a session drops it
+            if lost:
+                life.state = State.LOST
+                self.lost.append(life.name)
+                return
+        else:
+            life.position = life.known - 1  # the last token was never computed, and a session drops it
         life.resuming = False
         life.state = State.PAUSED
         if life.updates:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from forwardpass.engines.vllm import compat, recorder
+from forwardpass.engines.vllm import compat, passes, recorder
+from forwardpass.engines.vllm.extract import Lengths
 from forwardpass.engines.vllm.recorder import PassRecorder
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
+from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
 
 Patch = pytest.MonkeyPatch
 Rewrite = Callable[[Any, ScheduledRequestMetrics], ScheduledRequestMetrics]
@@ -28,12 +29,12 @@ def _rewriting(rewrite: Rewrite) -> Callable[[Patch], None]:
     """Return a patch that changes what is counted of a scheduler output."""
 
     def apply(patch: Patch) -> None:
-        count = recorder.scheduled_metrics
+        count = passes.scheduled_metrics
 
         def wrong(output: Any, *rest: Any) -> ScheduledRequestMetrics:
             return rewrite(output, count(output, *rest))
 
-        patch.setattr(recorder, "scheduled_metrics", wrong)
+        patch.setattr(passes, "scheduled_metrics", wrong)
 
     return apply
 
@@ -93,9 +94,9 @@ def _variance_of_a_sample(output: Any, metrics: ScheduledRequestMetrics) -> Sche
 def _embeddings_have_no_length(patch: Patch) -> None:
     lengths = recorder.known_lengths
 
-    def wrong(new: Any) -> list[int]:
+    def wrong(new: Any) -> list[Lengths]:
         return [
-            0 if each.prompt_token_ids is None else length
+            (0, 0) if each.prompt_token_ids is None else length
             for each, length in zip(new, lengths(new), strict=True)
         ]
 
@@ -120,21 +121,13 @@ def _with_rules(**changes: Any) -> Callable[[Patch], None]:
 
 
 def _reading_queue(
-    change: Callable[[Any, Callable[[], QueuedRequestMetrics]], QueuedRequestMetrics],
+    change: Callable[[QueuedRequestMetrics], QueuedRequestMetrics],
 ) -> Callable[[Patch], None]:
-    """Return a patch of what a message says of the queue: ``change(recorder, read)``."""
+    """Return a patch of what a message says of the queue."""
 
     def apply(patch: Patch) -> None:
-        finished = PassRecorder.finished
-
-        def wrong(self: Any, output: Any) -> None:
-            read = self.read_queue
-            if output.total_num_scheduled_tokens:
-                self.read_queue = lambda: change(read())
-            finished(self, output)
-            self.read_queue = read
-
-        patch.setattr(PassRecorder, "finished", wrong)
+        right = passes.snapshot_metrics
+        patch.setattr(passes, "snapshot_metrics", lambda snapshot: change(right(snapshot)))
 
     return apply
 
@@ -148,9 +141,9 @@ def _prompts_alone(queue: QueuedRequestMetrics) -> QueuedRequestMetrics:
 def _from_the_schedule_on(patch: Patch) -> None:
     finished = PassRecorder.finished
 
-    def wrong(self: Any, output: Any) -> None:
+    def wrong(self: Any, output: Any, arrived_at: float) -> None:
         self._last_output_at = 0.0
-        finished(self, output)
+        finished(self, output, arrived_at)
 
     patch.setattr(PassRecorder, "finished", wrong)
 
@@ -159,20 +152,30 @@ def _one_message_less(patch: Patch) -> None:
     """A pass is not told of if all its requests are over when its output comes."""
     finished = PassRecorder.finished
 
-    def wrong(self: Any, output: Any) -> None:
+    def wrong(self: Any, output: Any, arrived_at: float) -> None:
         if output.total_num_scheduled_tokens and output.finished_req_ids:
             publisher, self._publisher = self._publisher, _Nowhere()
-            finished(self, output)
+            finished(self, output, arrived_at)
             self._publisher = publisher
         else:
-            finished(self, output)
+            finished(self, output, arrived_at)
 
     patch.setattr(PassRecorder, "finished", wrong)
 
 
 class _Nowhere:
-    def publish(self, metrics: ForwardPassMetrics) -> bool:
+    def publish_later(self, late: Any) -> bool:
         return True
+
+
+def _lengths_when_built(patch: Patch) -> None:
+    """Lengths are taken from the engine's growing lists when the message is built."""
+    count = passes.scheduled_metrics
+
+    def wrong(output: Any, lengths: Any, memory: Any) -> ScheduledRequestMetrics:
+        return count(output, recorder.known_lengths(output.scheduled_new_reqs), memory)
+
+    patch.setattr(passes, "scheduled_metrics", wrong)
 
 
 MISTAKES: dict[str, tuple[Callable[[Patch], None], int]] = {
@@ -191,5 +194,6 @@ MISTAKES: dict[str, tuple[Callable[[Patch], None], int]] = {
     "transfers and preempted requests are left out": (_reading_queue(_prompts_alone), 0),
     "time from schedule to output": (_from_the_schedule_on, 0),
     "a pass is left out": (_one_message_less, 0),
+    "lengths are taken when the message is built": (_lengths_when_built, 0),
 }
 """Name to patch and the first seed to try: one whose workload has the case."""

@@ -32,6 +32,15 @@ def second_queue(scheduler: Any) -> Any:
     return scheduler.kv_holding_waiting if new else scheduler.skipped_waiting
 
 
+def is_queued(scheduler: Any, name: str) -> bool:
+    """Say whether a request is in one of the waiting queues."""
+    return any(
+        request.request_id == name
+        for queue in (scheduler.waiting, second_queue(scheduler))
+        for request in queue
+    )
+
+
 class ProofOracle:
     """Counts passes and queues of one engine."""
 
@@ -52,7 +61,8 @@ class ProofOracle:
         lives = self.ledger.lives
         for name in output.preempted_req_ids or ():
             if name in lives:
-                self.ledger.preempt(lives[name])
+                # Up to 0.29 requests with passes in flight are preempted here too; then those are void.
+                self.ledger.preempt(lives[name], drop=scheduler.requires_kv_delivery)
         drafts_of = output.scheduled_spec_decode_tokens
         parts = []
         for name, tokens in output.num_scheduled_tokens.items():
@@ -124,7 +134,7 @@ class ProofOracle:
             if not part.prefill:
                 self._context_is_true(part)
             if part.samples:
-                self._sampled(part, result)
+                self._sampled(part, result, scheduler)
             else:
                 life.expect(result is None, "got tokens from a chunk")
                 self.cases.add("chunk")
@@ -144,7 +154,7 @@ class ProofOracle:
         if overstated:
             self.cases.add("context with pending rejections")
 
-    def _sampled(self, part: Part, result: Any) -> None:
+    def _sampled(self, part: Part, result: Any, scheduler: Any) -> None:
         life = part.life
         if result is None:
             life.expect(False, "the client got nothing from a pass that sampled")
@@ -177,7 +187,8 @@ class ProofOracle:
                 self.cases.add("stop token")
             elif life.returned == 1:
                 self.cases.add("one token in all")
-            self.ledger.turn_ended(life, failed)
+            lost = life.state is State.WAITING and not is_queued(scheduler, life.name)
+            self.ledger.turn_ended(life, failed, lost=lost)
 
     def _lost_its_kv(self, part: Part, result: Any, scheduler: Any) -> bool:
         """Follow vLLM where a request reads KV that could not be loaded; return whether it does."""

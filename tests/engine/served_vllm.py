@@ -19,22 +19,30 @@ from forwardpass.testing.ports import free_port
 
 START_SECONDS = 240.0
 STOP_SECONDS = 60.0
+LAUNCHER = ("-m", "forwardpass", "vllm", "serve")
 
 
 class ServedVllm:
-    """One server. ``words`` is its stderr (ours and vLLM's) once it has stopped."""
+    """One server, started by what ``program`` says to Python: the model follows it, then the ``arguments``.
+
+    ``words`` is its stderr (ours and vLLM's) once it has stopped.
+    """
 
     def __init__(
-        self, model: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]
+        self,
+        model: str,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: dict[str, str],
+        program: Sequence[str] = LAUNCHER,
     ) -> None:
         self.model = model
         self.http_port = free_port(first=12_000, last=19_999)  # never one of the stream's
         self.words = ""
         self._stderr = folder / "stderr.txt"
         command = [
-            *(sys.executable, "-m", "forwardpass", "vllm", "serve", model),
-            *("--enforce-eager", "--max-model-len", "2048", "--host", "127.0.0.1"),
-            *("--port", str(self.http_port), *arguments),
+            *(sys.executable, *program, model, "--enforce-eager", "--max-model-len", "2048"),
+            *("--host", "127.0.0.1", "--port", str(self.http_port), *arguments),
         ]
         with self._stderr.open("wb") as stderr, (folder / "stdout.txt").open("wb") as stdout:
             self.process = subprocess.Popen(
@@ -52,9 +60,13 @@ class ServedVllm:
             time.sleep(0.25)
         raise AssertionError(f"not up within {START_SECONDS} s: {self._stderr.read_text()[-3000:]}")
 
-    def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Send a request for our model and return the parsed answer, which has to be a good one."""
-        status, text = self._request("POST", path, json.dumps({"model": self.model, **body}))
+    def post(self, path: str, *, rank: int | None = None, **body: Any) -> dict[str, Any]:
+        """Send a request for our model and return the parsed answer, which has to be a good one.
+
+        ``rank`` is the data-parallel rank that has to answer it; vLLM chooses where it is None.
+        """
+        headers = {} if rank is None else {"x-data-parallel-rank": str(rank)}
+        status, text = self._request("POST", path, json.dumps({"model": self.model, **body}), **headers)
         assert status == 200, text
         answer: dict[str, Any] = json.loads(text)
         return answer
@@ -89,10 +101,10 @@ class ServedVllm:
                     found[name.rpartition("::")[2].strip()] = pid
         return found
 
-    def _request(self, method: str, path: str, body: str | None) -> tuple[int, str]:
+    def _request(self, method: str, path: str, body: str | None, **headers: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
         try:
-            connection.request(method, path, body, {"content-type": "application/json"})
+            connection.request(method, path, body, {"content-type": "application/json"} | headers)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:

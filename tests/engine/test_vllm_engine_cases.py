@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +24,8 @@ SCRIPT = Path(__file__).parent / "watched_run.py"
 LIMIT_SECONDS = 240
 STALL_SECONDS = 2.6
 DRAFTS = 3
+NO_DRAFTS = "Cannot inspect kernel parameters"
+"""What vLLM 0.30's rejection sampler says where Triton is off."""
 NUMBER = r"[0-9]{3}-[0-9]{4}-[a-f]{2,6}"
 NGRAM = {
     "method": "ngram",
@@ -66,19 +71,28 @@ class Said:
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         case = self.cases[name]
+        if NO_DRAFTS in case.get("error", ""):
+            pytest.skip(f"this release verifies no drafts on a CPU, its own scheduler neither ({NO_DRAFTS})")
         assert "error" not in case, case["error"]
         return case
 
 
 def run_cases(model: str, environment: dict[str, str], cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Run ``cases`` in one process and return what each said."""
-    done = subprocess.run(
+    """Run ``cases`` in one process and return what each said; nothing of it is left behind."""
+    process = subprocess.Popen(
         [sys.executable, str(SCRIPT), model, *map(json.dumps, cases)],
         env=environment | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-        capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    try:
+        stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        # A stage that waits for another one does not see that its engine is gone, and spins for ever.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0, stderr[-3000:]
+    lines = [line.removeprefix("RESULT ") for line in stdout.splitlines() if line.startswith("RESULT ")]
     return {said["name"]: said for said in map(json.loads, lines)}
 
 
@@ -113,6 +127,27 @@ def said(vllm: object, tiny_model: str, vllm_environment: dict[str, str]) -> Sai
     found = run_cases(tiny_model, vllm_environment, cases)
     stream.stop()
     return Said(found, stream)
+
+
+@pytest.fixture(scope="module")
+def staged(vllm: object, tiny_model: str, vllm_environment: dict[str, str]) -> dict[str, Any]:
+    """Run two pipeline stages, each a worker process of its own, in synchronous order, short of everything.
+
+    vLLM on CPU makes the second stage's receiving buffers in a dummy batch, which it leaves out where
+    nothing is compiled: the first dummy stands for that one.
+    """
+    engine = {
+        "pipeline_parallel_size": 2, "distributed_executor_backend": "mp", "max_model_len": 512,
+        "max_num_seqs": 6, "block_size": 32, "num_gpu_blocks_override": 22,
+    }  # fmt: skip
+    case = {
+        "name": "staged", "requests": requests(8, tokens=60), "engine": engine, "dummies_first": 1,
+        "abort": {"at": 60, "requests": ["r1"]},
+    }  # fmt: skip
+    environment = vllm_environment | {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    found: dict[str, Any] = run_cases(tiny_model, environment, [case])["staged"]
+    assert "error" not in found, found["error"]
+    return found
 
 
 WATCHED = pytest.mark.parametrize(
@@ -178,15 +213,47 @@ def test_passes_overlap_where_the_case_says_so(said: Said, name: str) -> None:
     assert in_flight == ({0, 1} if name.endswith("async") else {0})
 
 
+def assert_periods(case: dict[str, Any]) -> None:
+    """Check that passes which overlap take their period: each less than from its schedule until its output
+    was taken in, and all together much less than their spans.
+    """
+    overlapping = [each for each in case["passes"] if each["in_flight"]]
+
+    assert len(overlapping) > 10
+    assert [each for each in overlapping if each["wall_time"] >= each["taken_in"]] == []
+    assert sum(each["wall_time"] for each in overlapping) < 0.9 * sum(each["span"] for each in overlapping)
+
+
 @pytest.mark.parametrize("name", ["scarce-async", "drafted-async"])
 def test_wall_time_is_a_period_where_passes_overlap(said: Said, name: str) -> None:
     """CASE-16, ENG-03: A pass that was scheduled before the last output came takes from that output to its
     own, less than from its schedule to its output.
     """
-    overlapping = [each for each in said[name]["passes"] if each["in_flight"]]
+    assert_periods(said[name])
 
-    assert overlapping
-    assert [each for each in overlapping if each["wall_time"] >= each["span"]] == []
+
+def test_passes_of_pipeline_stages_are_counted_right(staged: dict[str, Any]) -> None:
+    """CASE-16, ENG-01, ENG-02: With a batch in each of two stages, in synchronous order, each output is
+    reported with what its own batch had and with what waits then, preempted and aborted requests included.
+    """
+    passes = staged["passes"]
+    gone = [each for each, row in rows(staged) if row["known"] is None]
+
+    assert (staged["synchronous"], staged["failures"]) == (True, 0)
+    assert [each for each in passes if not (each["right"] and each["queue_right"])] == []
+    assert sum(each["in_flight"] == 1 for each in passes) > 100
+    assert max(each["in_flight"] for each in passes) == 1
+    assert staged["preemptions"] > 0
+    assert gone
+    assert any("PREEMPTED" in each["statuses"] and each["queue"][1] for each in passes)
+    assert {name: len(tokens) for name, tokens in staged["outputs"].items() if name != "r1"} == {
+        f"r{number}": 60 + number for number in range(8) if number != 1
+    }
+
+
+def test_wall_time_of_pipeline_stages_is_a_period_too(staged: dict[str, Any]) -> None:
+    """CASE-16, ENG-03: A batch goes through two stages, and an output comes after each: that is the time."""
+    assert_periods(staged)
 
 
 @pytest.mark.parametrize("name", ["grammar", "grammar-async"])

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400), pytest.mark.usefixture
 
 HERE = Path(__file__).parent
 LIMIT_SECONDS = 180
+DERIVED = "derived_scheduler.Derived"
 STOCK = "vllm.v1.core.sched.scheduler.Scheduler"
 
 LOOK = """
@@ -150,6 +151,21 @@ def test_an_engine_core_of_its_own_is_recorded(
     assert tokens(rows, said["worker_id"]) == expected(said)
     assert {row.metrics.worker_id for row in rows} == {row.source.producer_id for row in rows}
     assert len(run.words) == 3
+
+
+@pytest.mark.slow
+def test_a_class_derived_from_ours_is_recorded(
+    tiny_model: str, tmp_path: Path, vllm_environment: dict[str, str]
+) -> None:
+    """ENG-43: Given by its path, to an engine core of its own: it stays, and every token is recorded."""
+    environment = clean(vllm_environment, DYN_FPM_TRACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    environment["DYN_FORWARDPASS_METRIC_PORT"] = str(free_port())
+    run = Offline(tiny_model, tmp_path, environment, [{"llm": {"scheduler_cls": DERIVED}}])
+    (said,) = run.said
+    rows = run.rows()
+
+    assert said["scheduler"] == DERIVED
+    assert tokens(rows, said["worker_id"]) == expected(said)
 
 
 def test_engines_in_the_programs_own_process_are_recorded(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +17,7 @@ from plain_vllm import COMMAND, PlainVllm, clean, none_left, plain, recorders
 from served_vllm import called_vllm
 
 from forwardpass.config.handover import process_start
+from forwardpass.pump import TICK_SECONDS
 from forwardpass.testing.ports import free_port
 from forwardpass.trace.reader import read_trace
 from forwardpass.trace.record import TraceRecord
@@ -59,6 +62,14 @@ def check_counters(rows: list[TraceRecord]) -> None:
         assert counters == list(range(counters[0], counters[0] + len(counters)))
 
 
+def unsent(rows: list[TraceRecord]) -> int:
+    """Return how many passes an engine core that is killed may lose: what fits between two looks of its
+    publisher, and the one under way. A server whose engine core does not end in time kills it after SIGTERM.
+    """
+    walls = [row.metrics.wall_time for row in rows if row.metrics.scheduled_requests.num_decode_requests]
+    return 1 + math.ceil(TICK_SECONDS / statistics.median(walls))
+
+
 def stream_until(server: PlainVllm, chunks: int, number: signal.Signals) -> int:
     """Send a signal in the middle of a long answer; return how many tokens had come, or still came."""
     seen = 0
@@ -89,7 +100,9 @@ def test_one_variable_records_a_server(
     with plain(tiny_model, ["--enable-prompt-tokens-details"], tmp_path, environment) as server:
         with ThreadPoolExecutor(4) as pool:
             usages = list(pool.map(lambda number: complete(server, number), range(8)))
-        time.sleep(1.2)  # a heartbeat divides the two parts of the trace
+        time.sleep(1.0)
+        middle = time.time() * 1000  # divides the two parts of the trace
+        time.sleep(0.5)
         running = recorders(tmp_path / "fpm")
         streamed = stream_until(server, 40, signal.SIGTERM)
         gone(server)
@@ -98,15 +111,18 @@ def test_one_variable_records_a_server(
 
     assert len(running) == 1
     assert left == []
-    beat = next(index for index, row in enumerate(rows) if row.metrics.wall_time == 0 and index > 5)
-    counted = [row.metrics.scheduled_requests for row in rows[:beat]]
+    counted = [row.metrics.scheduled_requests for row in rows if row.observed_at_unix_ms < middle]
     cached = sum((usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0 for usage in usages)
     prompt = sum(usage["prompt_tokens"] for usage in usages)
     assert sum(one.sum_prefill_tokens for one in counted) == prompt - cached
     assert sum(one.num_decode_requests for one in counted) == 8 * 19
-    later = [row for row in rows[beat:] if row.metrics.scheduled_requests.num_decode_requests]
+    later = [
+        row
+        for row in rows
+        if row.observed_at_unix_ms >= middle and row.metrics.scheduled_requests.num_decode_requests
+    ]
     assert streamed >= 40
-    assert len(later) >= streamed - 1
+    assert len(later) >= streamed - unsent(rows)
     check_counters(rows)
     assert len(said) == 3
 
@@ -123,7 +139,7 @@ def test_a_killed_server_leaves_its_trace_and_no_process(
         rows = rows_in(tmp_path)
 
     assert streamed >= 60
-    assert sum(row.metrics.scheduled_requests.num_decode_requests for row in rows) >= streamed - 1
+    assert sum(row.metrics.scheduled_requests.num_decode_requests for row in rows) >= streamed - unsent(rows)
     check_counters(rows)
 
 
@@ -164,17 +180,19 @@ def test_ranks_and_api_servers_share_one_recorder(
 def test_what_goes_wrong_with_the_recording_does_not_stop_the_server(
     tiny_model: str, tmp_path: Path, vllm_environment: dict[str, str]
 ) -> None:
-    """ENG-47: A recorder that is killed costs what it would have recorded, and one line at the end."""
+    """ENG-47: A recorder that is killed costs what it would have recorded, and one line, while it serves."""
     environment = traced(vllm_environment, tmp_path)
     with plain(tiny_model, [], tmp_path, environment) as server:
         complete(server, 1)
         (pid,) = recorders(tmp_path / "fpm")
         os.kill(pid, signal.SIGKILL)
+        told = server.hears("ended before the engine", seconds=10)
         usage = complete(server, 2)
         server.process.send_signal(signal.SIGTERM)
         gone(server)
         said = server.ours()
 
+    assert told
     assert usage["completion_tokens"] == 20
     assert process_start(pid) is None
     assert len([line for line in said if "ended before the engine" in line]) == 1

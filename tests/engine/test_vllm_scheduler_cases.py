@@ -8,6 +8,7 @@ import pytest
 from bare_engine import BLOCK_TOKENS, BareEngine, build_scheduler, make_request
 
 from forwardpass.config.settings import SourceSettings
+from forwardpass.engines.vllm.waiting import snapshot_metrics
 from forwardpass.testing.publishers import ListPublisher
 from forwardpass.wire.schema import QueuedRequestMetrics, ScheduledRequestMetrics
 
@@ -20,6 +21,11 @@ def numbers(length: int, start: int = 0) -> list[int]:
 
 def passes(engine: BareEngine) -> list[ScheduledRequestMetrics]:
     return [metrics.scheduled_requests for metrics in engine.publisher.messages]
+
+
+def waiting_now(engine: BareEngine) -> QueuedRequestMetrics | None:
+    """Return what a heartbeat would say now."""
+    return engine.publisher.waiting_now()
 
 
 def queues(engine: BareEngine) -> list[QueuedRequestMetrics]:
@@ -80,7 +86,7 @@ def test_a_preempted_request_waits_with_its_context_and_returns_as_prefill(
     before = len(engine.publisher.messages)
     assert scheduler.reset_prefix_cache(reset_running_requests=True)
     waiting = QueuedRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=known)
-    assert scheduler.recorder.read_queue() == waiting
+    assert waiting_now(engine) == waiting
     engine.run()
 
     back = [each for each in passes(engine)[before:] if each.num_prefill_requests]
@@ -123,11 +129,12 @@ def test_the_real_queues_count_themselves(tiny_model: str, policy: str) -> None:
     scheduler = build_scheduler(tiny_model, max_seqs=2, policy=policy)
     for index in range(30):
         scheduler.add_request(make_request(f"r{index}", [1] * (40 + index), 3))
-    count = scheduler.recorder.read_queue.__self__
+    count = scheduler.recorder.queues
     engine = BareEngine(scheduler)
 
     while engine.step():
-        assert count.read() == count.recount()
+        counted = snapshot_metrics(count.read(engine.clock.monotonic()))
+        assert counted == count.recount() == waiting_now(engine)
     assert engine.passes > 30
     assert count.differences == 0
 
@@ -140,14 +147,14 @@ def test_a_paused_engine_knows_what_waits(tiny_model: str) -> None:
     from vllm.v1.request import RequestStatus
 
     engine = BareEngine(build_scheduler(tiny_model))
-    scheduler, notes = engine.scheduler, engine.publisher.queue_notes
+    scheduler = engine.scheduler
     scheduler.set_pause_state(PauseState.PAUSED_ALL)
     for name, length in (("a", 50), ("b", 30)):
         scheduler.add_request(make_request(name, numbers(length), 2))
     assert not scheduler.has_requests()
-    assert notes[-1] == QueuedRequestMetrics(2, 80, 100.0, 0, 0, 0.0)
+    assert waiting_now(engine) == QueuedRequestMetrics(2, 80, 100.0, 0, 0, 0.0)
     scheduler.finish_requests("b", RequestStatus.FINISHED_ABORTED)
-    assert notes[-1] == QueuedRequestMetrics(1, 50, 0.0, 0, 0, 0.0)
+    assert waiting_now(engine) == QueuedRequestMetrics(1, 50, 0.0, 0, 0, 0.0)
     assert engine.publisher.messages == []
 
     scheduler.set_pause_state(PauseState.UNPAUSED)
@@ -200,8 +207,8 @@ def test_a_paused_session_is_not_queued(tiny_model: str) -> None:
         record_to(ListPublisher(), engine.scheduler, SourceSettings(count_paused_sessions=count))
         for count in (False, True)
     )
-    assert strict.read_queue() == QueuedRequestMetrics()
-    assert parity.read_queue() == QueuedRequestMetrics(1, 45, 0.0, 0, 0, 0.0)
+    assert strict.queues.read(0.0) == QueuedRequestMetrics()
+    assert parity.queues.read(0.0) == QueuedRequestMetrics(1, 45, 0.0, 0, 0, 0.0)
 
 
 def test_a_continued_session_is_a_prefill_of_its_new_input(tiny_model: str) -> None:
@@ -275,7 +282,7 @@ def test_kv_in_transit_is_a_queued_decode_and_arrives_as_a_prefill_of_one_token(
     engine.step()
     moving = QueuedRequestMetrics(num_decode_requests=1, sum_decode_kv_tokens=100)
     assert engine.publisher.messages == []
-    assert engine.publisher.queue_notes[-2:] == [moving, moving]
+    assert waiting_now(engine) == moving
     engine.received = {"r"}
     engine.run(20)
 

@@ -21,6 +21,7 @@ from soak.act import Act
 from soak.findings import Findings
 from soak.gauges import GaugeReading
 from soak.load import Answer
+from soak.memory import MemorySample, Trend, trend_of
 from soak.phases import Phase, PhaseResult
 from soak.raw_reader import Message, RawLog
 from soak.recorders import Life
@@ -240,3 +241,48 @@ def test_the_witness_reads_its_own_rows(tmp_path: Path) -> None:
 
     assert WitnessRow.unpacked(seen.packed()) == seen
     assert seen.prefill.variance == 25.0
+
+
+def test_gauges_of_a_step_without_a_pass_are_not_compared(tmp_path: Path) -> None:
+    """A request that waits for its grammar is in vLLM's gauges while no message can be; one that is said to
+    wait while others run must be in the stream.
+    """
+    alone, beside = (
+        Made(gauge=GaugeReading(10.2, 10.3, 0.0, 9.0)),
+        Made(gauge=GaugeReading(10.2, 10.3, 1.0, 9.0)),
+    )
+
+    assert alone.broken(tmp_path) == set()
+    assert beside.broken(tmp_path) == {stream_check.GAUGES}
+
+
+def trend(label: str, grows_mib: float, threads: int = 4) -> Trend:
+    """Return the trend of a process over twenty minutes."""
+    samples = [
+        MemorySample(
+            at=60.0 * minute, rss=500_000, pss=0, uss=400_000 + int(1024 * grows_mib * minute / 20),
+            threads=threads, files=9,
+        )
+        for minute in range(21)
+    ]  # fmt: skip
+    found = trend_of(label, samples)
+    assert found is not None
+    return found
+
+
+def test_what_is_ours_must_be_flat() -> None:
+    """The recorder and the engine core are held against a fixed limit, the rest of vLLM against itself."""
+    assert trend("engine core (plain)", 0.5).flat
+    assert not trend("engine core (plain)", 3.0).flat
+    labels = ("recorder", "engine core (plain)", "worker (plain)", "API server (plain)")
+    assert [trend(label, 0).ours for label in labels] == [True, True, False, False]
+
+
+def test_the_rest_of_vllm_grows_as_it_does_alone() -> None:
+    """It may grow as much as with vLLM's own scheduler and a few MiB more, without another thread."""
+    alone = trend("worker (plain)", 30.0)
+
+    assert trend("worker (plain)", 33.0).grew_no_more_than(alone)
+    assert not trend("worker (plain)", 60.0).grew_no_more_than(alone)
+    assert not trend("worker (plain)", 30.0, threads=5).grew_no_more_than(alone)
+    assert trend("worker (plain)", 1.0).grew_no_more_than(trend("worker (plain)", -20.0))

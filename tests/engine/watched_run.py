@@ -4,9 +4,10 @@
 
 Each case is one engine: ``{"name", "engine": arguments of LLM, "requests": […]}``, and perhaps ``"async"``,
 ``"streamed"`` (a real publisher; nothing is written down), ``"abort": {"at", "requests"}``, ``"stall":
-{"at", "seconds"}`` (the next pass takes longer), ``"dummy_batches"`` (how many at the end) and seconds to
-wait at the start and the end. A request is ``{"prompt", "tokens"}`` and perhaps ``"at"`` (the engine step
-before which it is added), ``"regex"``, ``"temperature"``. One JSON line per case is printed.
+{"at", "seconds"}`` (the next pass takes longer), ``"dummies_first"`` and ``"dummy_batches"`` (how many at
+the start and the end) and seconds to wait at the start and the end. A request is ``{"prompt", "tokens"}``
+and perhaps ``"at"`` (the engine step before which it is added), ``"regex"``, ``"temperature"``. One JSON line
+per case is printed.
 """
 
 from __future__ import annotations
@@ -97,11 +98,13 @@ class Run:
 
     def run_dummy_batches(self, count: int) -> int:
         """Do what a rank without work does so that the others can go on; return how much was reported."""
+        if not count:
+            return 0
         publisher = self.core.scheduler.publisher
-        before = len(publisher.messages) + len(publisher.queue_notes)
+        before = len(publisher.messages)
         for _ in range(count):
             self.core.execute_dummy_batch()
-        return len(publisher.messages) + len(publisher.queue_notes) - before
+        return len(publisher.messages) - before
 
     def said(self) -> dict[str, Any]:
         scheduler = self.core.scheduler
@@ -112,6 +115,7 @@ class Run:
             "texts": {name: self.decode(tokens) for name, tokens in self.outputs.items()},
             "cached": self.cached,
             "async": self.core.batch_queue is not None,
+            "synchronous": not scheduler.vllm_config.scheduler_config.async_scheduling,
             "scheduler": type(scheduler).__name__,
             "passes": getattr(scheduler, "passes", []),
             "failures": getattr(getattr(scheduler, "_forwardpass", None), "failures", None),
@@ -126,6 +130,7 @@ def run(model: str, case: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(case.get("env", {}))
     this = Run(model, case)
     time.sleep(case.get("settle_seconds", 0.0))
+    this.run_dummy_batches(case.get("dummies_first", 0))
     this.serve()
     time.sleep(case.get("idle_seconds", 0.0))
     said = this.said()

@@ -36,7 +36,7 @@ class WatchedScheduler(ForwardPassScheduler):
         return output
 
     def look(self, output: Any) -> dict[str, Any]:
-        """Describe the live requests of a pass that was just scheduled."""
+        """Describe the live requests of a pass that was just scheduled, and how many passes it overlaps."""
         requests = {}
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = self.requests[request_id]
@@ -47,16 +47,18 @@ class WatchedScheduler(ForwardPassScheduler):
                 "drafts": len(output.scheduled_spec_decode_tokens.get(request_id, ())),
                 "known": None,
             }
-        return {"requests": requests, "in_flight": len(self.in_flight), "scheduled_at": time.monotonic()}
+        others = sum(bool(other.total_num_scheduled_tokens) for other, _, _ in self.in_flight)
+        return {"requests": requests, "in_flight": others, "scheduled_at": time.monotonic()}
 
     def update_from_output(self, output: Any, model_output: Any) -> Any:
         scheduled, seen, expected = self.in_flight.popleft()
         assert scheduled is output
-        seen["span"] = time.monotonic() - seen.pop("scheduled_at")
+        seen["span"] = time.monotonic() - seen["scheduled_at"]
         for request_id, row in seen["requests"].items():
             if request_id in self.requests:
                 row["known"] = self.requests[request_id].num_tokens
         result = super().update_from_output(output, model_output)
+        seen["taken_in"] = time.monotonic() - seen.pop("scheduled_at")
         if output.total_num_scheduled_tokens:
             self.compare(seen, expected)
         return result

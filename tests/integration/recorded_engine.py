@@ -2,8 +2,8 @@
 
     python recorded_engine.py JSON
 
-``{"base_port", "worker_id", "passes", "engines", "kill", "hang", "thread", "change"}``; prints one JSON line
-with the recorders' pids when everything is published.
+``{"base_port", "worker_id", "passes", "engines", "kill", "hang", "fork", "thread", "change"}``; prints
+one JSON line with the recorders' pids when everything is published.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ def main() -> None:
     if told.get("kill"):
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
+    if told.get("fork") and os.fork() == 0:
+        time.sleep(5)
+        os._exit(0)
     if told.get("hang"):
         time.sleep(60)
 

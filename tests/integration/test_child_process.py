@@ -18,9 +18,6 @@ PARENT = """
 import asyncio, os, signal, sys
 from forwardpass.cli.child import SignalPasser, run_child
 
-if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:  # the tests run as a job in a shell's background
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-
 async def main():
     with SignalPasser() as signals:
         return await run_child(sys.argv[1:], dict(os.environ), signals)

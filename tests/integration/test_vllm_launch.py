@@ -46,6 +46,7 @@ def launch(tmp_path: Path, site: Path) -> Iterator[Callable[..., Launch]]:
     def start(*arguments: object, **environment: str) -> Launch:
         ours = {variable.name for variable in TABLE}
         inherited = {name: text for name, text in os.environ.items() if name not in ours}
+        inherited["VLLM_PLUGINS"] = ""  # the small server loads none
         log = tmp_path / f"server-{len(launches)}.log"
         process = subprocess.Popen(
             [sys.executable, "-m", "forwardpass", "vllm", "serve", *map(str, arguments)],
@@ -92,6 +93,28 @@ def test_the_whole_stream_is_recorded_and_the_status_is_the_servers(
     assert f"worker id {worker}" in running.words
     assert "no event plane" in running.words
     assert "150 passes" in running.words
+
+
+def test_where_vllm_loads_the_plugin_the_scheduler_is_left_to_it(
+    launch: Callable[..., Launch], tmp_path: Path
+) -> None:
+    """ENG-43: The launcher names no scheduler then; what the plugin goes by is in the environment."""
+    port = free_port()
+    running = launch(
+        "model",
+        "--fpm-trace",
+        "--fpm-output",
+        tmp_path / "fpm",
+        "--fpm-port",
+        port,
+        VLLM_PLUGINS="forwardpass",
+    ).wait_for("up")
+    running.stop()
+    facts = running.facts()
+
+    assert facts["argv"] == ["--model", "model"]
+    assert facts["environment"]["DYN_FORWARDPASS_METRIC_PORT"] == str(port)
+    assert facts["environment"]["FORWARDPASS_RECORDER"].split(":")[0] == str(running.process.pid)
 
 
 def test_the_server_gets_its_arguments_and_three_variables(
@@ -361,7 +384,7 @@ def test_a_fixed_producer_goes_on_at_the_next_file(launch: Callable[..., Launch]
         running.stop()
         workers.append(running.facts()["environment"]["DYN_FPM_WORKER_ID"])
 
-    names = sorted(path.name for path in tmp_path.glob("fpm.*"))
+    names = sorted(path.name for path in tmp_path.glob("fpm.*.gz"))
     assert names == ["fpm.west_1.000000.jsonl.gz", "fpm.west_1.000001.jsonl.gz"]
     assert workers[0] != workers[1]
 
@@ -375,7 +398,7 @@ def test_quiet_means_warnings_only(launch: Callable[..., Launch], tmp_path: Path
     assert running.stop(signal.SIGINT) == 0
     assert running.facts()["signal"] == "SIGINT"
     assert running.words == ""
-    assert len(list(tmp_path.glob("fpm.*"))) == 1
+    assert len(list(tmp_path.glob("fpm.*.gz"))) == 1
 
 
 def test_without_vllm_the_command_says_so(tmp_path: Path) -> None:

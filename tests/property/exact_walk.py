@@ -1,9 +1,8 @@
 """Knows random walks through all that counts a pass, each step of which is compared with fractions.
 
 Three walks: passes of a made-up schedule through the whole extraction; long runs of up to a thousand
-decoding requests, whose tally is moved on from pass to pass and never counted afresh; and a waiting queue
-that counts itself as requests come and go. The numbers must be equal to the last bit. ``steps`` counts what
-was compared, so that a run can say how much that was.
+decoding requests; and a waiting queue that counts itself as requests come and go. The numbers must be equal
+to the last bit. ``steps`` counts what was compared, so that a run can say how much that was.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from typing import Any
 from made_up_schedule import Simulation
 
 from forwardpass.engines.vllm.compat import queue_rules
-from forwardpass.engines.vllm.counted import QueueLedger
+from forwardpass.engines.vllm.counted import QueueLedger, Unsettled
 from forwardpass.engines.vllm.extract import known_lengths, scheduled_metrics
 from forwardpass.engines.vllm.requests import RequestMemory
-from forwardpass.engines.vllm.steady import RunningContexts
 from forwardpass.wire.tally import Tally
 
 __all__ = ["WALKS", "exact_variance", "walk_decodes", "walk_queue", "walk_schedule", "welford_variance"]
@@ -75,21 +73,19 @@ def walk_schedule(seed: int, steps: int) -> int:
     """Count passes with prefills, chunks, preemptions, drafts and decodes; return how many."""
     rng = random.Random(seed)
     simulation = Simulation(seed, runner_v2=rng.random() < 0.5, drafts=rng.choice([0, 0, 3]))
-    memory, running, done = RequestMemory(), RunningContexts(), 0
+    memory, done = RequestMemory(), 0
     while done < steps:
         if (turn := simulation.turn()) is not None:
             output, expected = turn
-            assert (
-                scheduled_metrics(output, known_lengths(output.scheduled_new_reqs), memory, running)
-                == expected
-            )
+            lengths = known_lengths(output.scheduled_new_reqs)
+            assert scheduled_metrics(output, lengths, memory) == expected
             done += 1
     return done
 
 
 def walk_decodes(seed: int, steps: int) -> int:
     """Let many requests decode together, one leaving or coming now and then; return how many passes."""
-    rng, running, memory = random.Random(seed), RunningContexts(), RequestMemory()
+    rng, memory = random.Random(seed), RequestMemory()
     many = rng.choice([1, 2, 16, 64, MAX_DECODES])
     steps = max(1, steps if many <= 64 else steps // 16)
     requests = [[f"r{number}", rng.randrange(1, 10 ** rng.randrange(1, 7))] for number in range(many)]
@@ -100,7 +96,7 @@ def walk_decodes(seed: int, steps: int) -> int:
             finished.add(gone[0])
             requests.append([f"s{step}", rng.randrange(1, 100_000)])
         lengths: list[Any] = [length for _, length in requests]
-        scheduled = scheduled_metrics(_decodes(requests, finished), (), memory, running)
+        scheduled = scheduled_metrics(_decodes(requests, finished), (), memory)
         assert (scheduled.num_decode_requests, scheduled.sum_decode_kv_tokens) == (many, sum(lengths))
         assert scheduled.var_decode_kv_tokens == float(exact_variance(lengths))
         for request in requests:
@@ -128,7 +124,7 @@ def _decodes(requests: list[Any], finished: set[str]) -> Any:
 
 def walk_queue(seed: int, steps: int) -> int:
     """Let prompts enter and leave a queue's ledger; return how many times one did."""
-    rng, ledger = random.Random(seed), QueueLedger(queue_rules(Prompt, Status))
+    rng, ledger = random.Random(seed), QueueLedger(queue_rules(Prompt, Status), Unsettled())
     waiting: list[Prompt] = []
     for step in range(steps):
         if waiting and rng.random() < len(waiting) / (2 * rng.randrange(1, MAX_WAITING)):
@@ -138,7 +134,7 @@ def walk_queue(seed: int, steps: int) -> int:
             waiting.append(Prompt(f"r{step}", length))
             ledger.enter(waiting[-1])
         assert ledger.failed is None
-        check_tally(ledger.tally, [request.num_tokens for request in waiting])
+        check_tally(Tally(*ledger.numbers), [request.num_tokens for request in waiting])
     return steps
 
 

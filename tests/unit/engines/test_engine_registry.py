@@ -23,8 +23,9 @@ def test_every_engine_of_ours_is_found_under_its_own_name():
     """The table's names and the roles' names agree, and finding vLLM's imports no vLLM."""
     names = registry.engine_names()
 
-    assert {"mock", "vllm"} <= set(names)
-    assert [registry.find_source(name).engine for name in ("mock", "vllm")] == ["mock", "vllm"]
+    ours = ("mock", "sglang", "trtllm", "vllm")
+    assert set(ours) <= set(names)
+    assert [registry.find_source(name).engine for name in ours] == list(ours)
     assert "vllm" not in sys.modules
 
 
@@ -34,6 +35,21 @@ def test_vllm_measures_differently_after_idle():
 
     assert source.wall_time is TimingScope.OUTPUT_PERIOD
     assert source.wall_time_after_idle is TimingScope.SCHEDULE_TO_OUTPUT
+
+
+def test_sglang_measures_on_the_gpu_and_counts_the_current_token():
+    """SGL-08, TRAP-12: Its times are no periods of the host, and its contexts are one token longer."""
+    source = registry.find_source("sglang")
+
+    assert (source.wall_time, source.decode_counts_current_token) == (TimingScope.GPU_SPAN, True)
+    assert not registry.find_source("vllm").decode_counts_current_token
+
+
+def test_every_engine_says_what_its_times_are():
+    """LEDGER-17: No two engines whose times mean different things share a name for it."""
+    scopes = {name: registry.find_source(name).wall_time for name in ("mock", "sglang", "trtllm", "vllm")}
+
+    assert len(set(scopes.values())) == len(scopes)
 
 
 def test_an_unknown_engine_is_refused_with_the_known_names():

@@ -1,5 +1,6 @@
 """One rank in time: when it wants to be called, what it publishes, how faults change it."""
 
+from itertools import islice
 from math import inf
 
 import pytest
@@ -8,6 +9,7 @@ from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.engine import MockEngine
 from forwardpass.engines.mock.load import Arrival
 from forwardpass.engines.mock.model import CostModel
+from forwardpass.testing.passes import simulated_passes
 from forwardpass.testing.publishers import ListPublisher
 from forwardpass.wire.schema import QueuedRequestMetrics
 
@@ -152,3 +154,11 @@ def test_a_crashed_rank_comes_back_empty_with_a_new_publisher():
     assert len(rank.publishers) == 2
     assert [message.counter_id for message in rank.messages] == [0, 1]
     assert rank.engine.totals.submitted == 2
+
+
+def test_the_simulated_time_of_a_pass_is_a_duration():
+    """TRAP-14, ENG-20: Times do not grow with the simulation's clock: together they are no longer than it."""
+    times = [one.wall_time for one in islice(simulated_passes(), 3000)]
+
+    assert sum(times) > 20.0
+    assert max(times) < 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forwardpass.config.activation import Backend
+from forwardpass.engines.roles import Backend
 from forwardpass.engines.vllm.arguments import FLAGS, SHORT_FORMS, VALUES, ServeArguments, read_arguments
 from forwardpass.engines.vllm.role import ModelFacts, serve_role
 from forwardpass.engines.vllm.topology import LocalRanks, local_ranks

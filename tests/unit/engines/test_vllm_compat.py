@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from vllm_shapes import Status, Waiting
 
-from forwardpass.engines.vllm.compat import CONTRACT, queue_rules, rank_facts, waiting_queues
+from forwardpass.engines.vllm.compat import queue_rules, rank_facts, waiting_queues
+from forwardpass.engines.vllm.contract import CONTRACT
 from forwardpass.errors import EngineError
 
 

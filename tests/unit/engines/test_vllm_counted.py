@@ -14,16 +14,17 @@ import pytest
 from msgspec import Struct
 from vllm_shapes import Status
 
-from forwardpass.engines.vllm.attach import queue_reader
+from forwardpass.engines.vllm.attach import counted_queues
 from forwardpass.engines.vllm.compat import queue_rules
 from forwardpass.engines.vllm.counted import (
     CHECK_SECONDS,
     RECOUNT_SECONDS,
     CountedQueues,
     QueueLedger,
+    Unsettled,
     count_in,
 )
-from forwardpass.testing.clock import ManualClock
+from forwardpass.engines.vllm.waiting import EMPTY_QUEUE, snapshot_metrics
 from forwardpass.wire.schema import QueuedRequestMetrics
 
 
@@ -103,11 +104,26 @@ class Priority:
         return iter(sorted(self._heap))
 
 
-def counted(*queues: Any, clock: ManualClock | None = None) -> CountedQueues:
-    ledgers = tuple(QueueLedger(RULES) for _ in queues)
-    for queue, ledger in zip(queues, ledgers, strict=True):
-        count_in(queue, ledger)
-    return CountedQueues(lambda: queues, ledgers, RULES, clock)
+class Count:
+    """Two queues that count themselves, and a time at which they are asked."""
+
+    def __init__(self, first: Any, second: Any = None) -> None:
+        queues, unsettled = (first, Fcfs() if second is None else second), Unsettled()
+        ledgers = QueueLedger(RULES, unsettled), QueueLedger(RULES, unsettled)
+        for queue, ledger in zip(queues, ledgers, strict=True):
+            count_in(queue, ledger)
+        self.queues = CountedQueues(lambda: queues, ledgers, RULES)
+        self.now = 0.0
+
+    def read(self) -> QueuedRequestMetrics:
+        return snapshot_metrics(self.queues.read(self.now))
+
+    def recount(self) -> QueuedRequestMetrics:
+        return self.queues.recount()
+
+    @property
+    def differences(self) -> int:
+        return self.queues.differences
 
 
 KINDS = pytest.mark.parametrize("kind", [Fcfs, Priority])
@@ -119,7 +135,7 @@ def test_counting_equals_reading_whatever_happens(kind: Callable[[], Any]) -> No
     equals what reading every request gives.
     """
     rng, queues, number = random.Random(7), (kind(), kind()), 0
-    count = counted(*queues)
+    count = Count(*queues)
     for _ in range(6000):
         queue, other = rng.sample(queues, 2)
         batch = []
@@ -148,7 +164,7 @@ def test_counting_equals_reading_whatever_happens(kind: Callable[[], Any]) -> No
             other.remove_requests(chosen)  # as vLLM does, which does not look where they are
         elif action == 6 and queue:
             _change_in_place(rng, rng.choice(list(queue)))
-        assert count.read() == count.recount()
+        assert count.read() == count.recount() == count.queues.waiting_now()
 
     assert count.differences == 0
     assert number > 1000
@@ -173,7 +189,7 @@ def test_what_waits_already_is_counted(kind: Callable[[], Any]) -> None:
     queue.add_request(Request("a", 10))
     queue.add_request(Request("b", 20))
 
-    count = counted(queue)
+    count = Count(queue)
 
     assert isinstance(queue, kind)
     assert [request.request_id for request in queue] == ["a", "b"]
@@ -182,20 +198,20 @@ def test_what_waits_already_is_counted(kind: Callable[[], Any]) -> None:
 
 def test_a_settled_prompt_is_not_looked_at_again() -> None:
     """No pass reads a prompt that waits: that is what makes it cheap; the recount does, every 10 s."""
-    queue, clock = Fcfs(), ManualClock()
-    count = counted(queue, clock=clock)
+    queue = Fcfs()
+    count = Count(queue)
     queue.add_request(Request("a", 10))
     count.read()
     del queue[0].num_tokens
 
     assert count.read() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
-    assert count.read() is count.read()
+    assert count.queues.waiting_now() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
 
 
 def test_a_prompt_that_will_be_transferred_is_looked_at() -> None:
     """Connectors drop its last tokens after it was put into the queue."""
     queue = Fcfs()
-    count = counted(queue)
+    count = Count(queue)
     queue.add_request(Request("a", 10, kv_transfer_params={"do_remote_decode": True}))
     queue[0].num_tokens = 9
 
@@ -203,42 +219,74 @@ def test_a_prompt_that_will_be_transferred_is_looked_at() -> None:
     assert count.differences == 0
 
 
+def test_who_asks_between_passes_reads_where_the_count_is_wrong() -> None:
+    """ENG-12: While no pass looks at the ledgers, a heartbeat does: one that has not what its queue has is
+    not believed, and nothing is decided by it.
+    """
+    queue = Fcfs()
+    count = Count(queue)
+    queue.append(Request("a", 10))
+    assert count.queues.waiting_now() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
+    queue.pop_request()
+    queue.add_request(Request("b", 20))
+    assert count.queues.waiting_now() == QueuedRequestMetrics(1, 20, 0.0, 0, 0, 0.0)
+    assert count.differences == 0
+
+
 def test_an_empty_queue_is_one_shared_value() -> None:
     """Nothing is built for queues that hold nothing, also after they held something."""
     queue = Fcfs()
-    count = counted(queue, Fcfs())
+    count = Count(queue)
     queue.add_request(Request("a", 10))
     assert count.read() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
     queue.pop_request()
 
-    assert count.read() is count.read() == QueuedRequestMetrics()
+    assert count.read() is count.read() is EMPTY_QUEUE
 
 
-def test_what_bypasses_the_methods_is_seen_with_the_next_change(caplog: pytest.LogCaptureFixture) -> None:
-    """A queue whose length is not what was counted is read from then on, with one line that says so."""
+def test_what_bypasses_the_methods_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A queue whose length is not what was counted is read from then on, with one line that says so; who
+    asks from another thread reads as well.
+    """
     queue = Fcfs()
-    count = counted(queue)
+    count = Count(queue)
     queue.add_request(Request("a", 10))
+    count.read()
     with caplog.at_level(logging.WARNING):
-        count.read()
         queue.append(Request("b", 20))
-        queue.add_request(Request("d", 40))
+        count.now += CHECK_SECONDS
         assert count.read() == count.recount()
         queue.append(Request("c", 30))
-        assert count.read() == count.recount()
+        assert count.read() == count.recount() == count.queues.waiting_now()
 
     assert count.differences == 1
     assert len(caplog.records) == 1
     assert "every pass counts the queue from now on" in caplog.text
 
 
+def test_a_snapshot_stays_what_it_was() -> None:
+    """ENG-08: What a message says of the queue is of the moment when its pass ended, though it is built
+    later.
+    """
+    queue = Fcfs()
+    count = Count(queue)
+    queue.add_request(Request("a", 10))
+    count.read()
+    then = count.queues.read(0.0)
+    queue.add_request(Request("b", 30))
+    queue.prepend_request(Request("c", 50, Status.PREEMPTED))
+
+    assert snapshot_metrics(then) == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
+    assert count.read() == QueuedRequestMetrics(2, 40, 100.0, 1, 50, 0.0)
+
+
 def test_what_bypasses_the_methods_is_seen_within_a_second() -> None:
     """Lengths are compared now and then although nothing seems to have changed."""
-    queue, clock = Fcfs(), ManualClock()
-    count = counted(queue, clock=clock)
+    queue = Fcfs()
+    count = Count(queue)
     count.read()
     queue.append(Request("a", 10))
-    clock.advance(CHECK_SECONDS)
+    count.now += CHECK_SECONDS
 
     assert count.read() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
     assert count.differences == 1
@@ -246,14 +294,14 @@ def test_what_bypasses_the_methods_is_seen_within_a_second() -> None:
 
 def test_the_recount_finds_what_no_length_shows(caplog: pytest.LogCaptureFixture) -> None:
     """A prompt that changed against the rule is found within the recount's interval, and then for good."""
-    queue, clock = Fcfs(), ManualClock()
-    count = counted(queue, clock=clock)
+    queue = Fcfs()
+    count = Count(queue)
     queue.add_request(Request("a", 10))
     count.read()
     queue[0].num_tokens = 11
     assert count.read().sum_prefill_tokens == 10
 
-    clock.advance(RECOUNT_SECONDS)
+    count.now += RECOUNT_SECONDS
     with caplog.at_level(logging.WARNING):
         assert count.read().sum_prefill_tokens == 11
         queue[0].num_tokens = 12
@@ -265,7 +313,7 @@ def test_the_recount_finds_what_no_length_shows(caplog: pytest.LogCaptureFixture
 def test_a_request_that_cannot_be_read_does_not_reach_the_engine(caplog: pytest.LogCaptureFixture) -> None:
     """ENG-02: The queue does what it always did; the count says that it is no longer right."""
     queue = Fcfs()
-    count = counted(queue)
+    count = Count(queue)
     strange: Any = object()
     queue.add_request(strange)
     assert queue.pop_request() is strange
@@ -280,11 +328,11 @@ def test_a_queue_of_another_kind_is_read_instead(caplog: pytest.LogCaptureFixtur
     """A queue without the methods that count stays as it is and is read in every pass; one line says so."""
     scheduler = SimpleNamespace(waiting=deque([Request("a", 10)]), kv_holding_waiting=deque())
     with caplog.at_level(logging.WARNING):
-        read = queue_reader(scheduler, RULES)
+        queues = counted_queues(scheduler, RULES)
 
     assert type(scheduler.waiting) is deque
-    assert read() == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
+    assert queues.read(0.0) == QueuedRequestMetrics(1, 10, 0.0, 0, 0, 0.0)
     scheduler.kv_holding_waiting.append(Request("b", 8, Status.WAITING_FOR_REMOTE_KVS, 7))
-    assert read() == QueuedRequestMetrics(1, 10, 0.0, 1, 7, 0.0)
+    assert queues.read(0.0) == queues.waiting_now() == QueuedRequestMetrics(1, 10, 0.0, 1, 7, 0.0)
     assert "cannot count themselves" in caplog.text
     assert len(caplog.records) == 1

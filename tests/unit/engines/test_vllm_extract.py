@@ -7,7 +7,6 @@ from vllm_shapes import Output, Row, output, prompt
 
 from forwardpass.engines.vllm.extract import known_lengths, scheduled_metrics
 from forwardpass.engines.vllm.requests import RequestMemory
-from forwardpass.engines.vllm.steady import RunningContexts
 from forwardpass.wire.schema import ScheduledRequestMetrics
 from forwardpass.wire.tally import Tally
 
@@ -17,10 +16,9 @@ class Source:
 
     def __init__(self) -> None:
         self.memory = RequestMemory()
-        self.running = RunningContexts()
 
     def __call__(self, out: Output) -> ScheduledRequestMetrics:
-        return scheduled_metrics(out, known_lengths(out.scheduled_new_reqs), self.memory, self.running)
+        return scheduled_metrics(out, known_lengths(out.scheduled_new_reqs), self.memory)
 
 
 @pytest.fixture
@@ -174,7 +172,7 @@ def test_live_token_lists_are_read_when_the_pass_is_scheduled(source: Source) ->
     lengths = known_lengths(out.scheduled_new_reqs)
     assert record.prefill_token_ids is not None
     record.prefill_token_ids.append(1)
-    scheduled_metrics(out, lengths, source.memory, source.running)
+    scheduled_metrics(out, lengths, source.memory)
 
     assert source.memory.recomputing == {"a": 80}
 
@@ -198,7 +196,7 @@ def test_an_embedded_prompt_counts_its_rows() -> None:
         record.prompt_token_ids = None
     records[0].prompt_embeds = Tensor()
 
-    assert known_lengths(records) == [7, 0]
+    assert known_lengths(records) == [(7, 7), (0, 0)]
 
 
 def test_steady_decodes_are_counted_exactly(source: Source) -> None:

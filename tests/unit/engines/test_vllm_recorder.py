@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from vllm_shapes import Output, Row, output, prompt
 
 from forwardpass.engines.vllm.recorder import MAX_IN_FLIGHT, NullRecorder, PassRecorder
 from forwardpass.engines.vllm.waiting import EMPTY_QUEUE
+from forwardpass.publish.stream import LateMetrics
 from forwardpass.pump import StopReport
 from forwardpass.testing.clock import ManualClock
 from forwardpass.testing.publishers import ListPublisher
@@ -24,10 +26,10 @@ class Publisher(ListPublisher):
 
     error: Exception | None = None
 
-    def publish(self, metrics: ForwardPassMetrics) -> bool:
+    def publish_later(self, late: LateMetrics) -> bool:
         if self.error:
             raise self.error
-        return super().publish(metrics)
+        return super().publish_later(late)
 
     def shutdown(self, timeout: float = 1.0) -> StopReport:
         report = super().shutdown(timeout)
@@ -43,15 +45,27 @@ class Bench:
         self.clock = ManualClock()
         self.publisher = Publisher(worker_id="")
         self.queue = EMPTY_QUEUE
-        self.recorder = PassRecorder(self.publisher, lambda: self.queue, clock=self.clock)
+        self.unreadable: Exception | None = None
+        self.meanwhile: Callable[[], None] | None = None
+        self.unfinished: list[str] = ["a"]
+        self.recorder = PassRecorder(self.publisher, self, unfinished=self.unfinished, clock=self.clock)
+
+    def read(self, now: float) -> QueuedRequestMetrics:
+        if self.unreadable:
+            raise self.unreadable
+        return self.queue
+
+    def waiting_now(self) -> QueuedRequestMetrics:
+        if self.meanwhile:
+            self.meanwhile()
+        return self.read(0.0)
 
     def schedule(self, out: Output) -> Output:
         self.recorder.scheduled(out)
         return out
 
     def settle(self, out: Output) -> None:
-        self.recorder.arrived()
-        self.recorder.finished(out)
+        self.recorder.finished(out, self.recorder.now())
 
     def run(self, seconds: float, out: Output | None = None) -> None:
         out = self.schedule(out or output(Row("a", 10, 1)))
@@ -76,6 +90,20 @@ def test_the_first_pass_spans_schedule_to_output(bench: Bench) -> None:
     assert bench.times == pytest.approx([0.25])
 
 
+def test_only_the_pass_that_leaves_no_request_goes_out_at_once(bench: Bench) -> None:
+    """ENG-46: The publisher is woken when the engine has run dry, after the pass was handed over; not while
+    requests are left, and not by an empty step.
+    """
+    bench.run(0.25)
+    bench.run(0.25)
+    assert bench.publisher.hurried == []
+    bench.unfinished.clear()
+    bench.run(0.25)
+    bench.settle(bench.schedule(EMPTY))
+
+    assert bench.publisher.hurried == [3]
+
+
 def test_later_passes_are_the_period_between_outputs(bench: Bench) -> None:
     """ENG-03: From the second on, time between passes belongs to the later one."""
     bench.run(0.25)
@@ -86,39 +114,17 @@ def test_later_passes_are_the_period_between_outputs(bench: Bench) -> None:
 
 
 def test_an_empty_step_ends_the_count_and_is_no_pass(bench: Bench) -> None:
-    """ENG-02, ENG-03: Idle time after an empty step is nobody's; the step publishes nothing but its queue
-    (D-3).
+    """ENG-02, ENG-03: Idle time after an empty step is nobody's; the step publishes nothing, and its queue is
+    noted for heartbeats (D-3).
     """
     bench.run(0.25)
     bench.queue = WAITING
     bench.settle(bench.schedule(EMPTY))
+    assert bench.publisher.queue_notes == [WAITING]
     bench.clock.advance(3600)
     bench.run(0.25)
 
     assert bench.times == pytest.approx([0.25, 0.25])
-    assert bench.publisher.queue_notes == [EMPTY_QUEUE, WAITING, WAITING, WAITING]
-
-
-@pytest.mark.parametrize("out", [output(Row("a", 10, 1)), EMPTY])
-def test_what_waits_is_noted_before_a_step(bench: Bench, out: Output) -> None:
-    """ENG-08, CASE-14, TRAP-15: A step may take long, an idle engine's first one too: heartbeats have the
-    queue as it is when the step begins (D-3).
-    """
-    bench.queue = WAITING
-    bench.schedule(out)
-
-    assert bench.publisher.queue_notes == [WAITING]
-    assert bench.publisher.messages == []
-
-
-def test_what_waits_is_noted_when_requests_come_and_go(bench: Bench) -> None:
-    """ENG-08, CASE-13: A paused engine makes no step, and its heartbeats still have the real queue (D-3)."""
-    bench.queue = WAITING
-    bench.recorder.queue_changed()
-    bench.queue = EMPTY_QUEUE
-    bench.recorder.queue_changed()
-
-    assert bench.publisher.queue_notes == [WAITING, EMPTY_QUEUE]
 
 
 def test_overlapped_batches_are_matched_to_their_own_schedules(bench: Bench) -> None:
@@ -168,10 +174,13 @@ def test_an_output_never_seen_is_counted_without_a_time(bench: Bench) -> None:
 
 def test_outputs_that_never_return_do_not_grow_the_recorder(bench: Bench) -> None:
     """At most so many passes are remembered between schedule and output."""
-    for _ in range(3 * MAX_IN_FLIGHT):
-        bench.schedule(output(Row("a", 10, 1)))
+    for number in range(3 * MAX_IN_FLIGHT):
+        bench.schedule(output(new=[(prompt(f"r{number}", 8), 4)], finished={f"r{number - 1}"}))
+    bench.run(0.1)
 
-    assert len(bench.recorder._in_flight) == MAX_IN_FLIGHT
+    assert len(bench.recorder._in_flight) <= MAX_IN_FLIGHT
+    assert len(bench.publisher.messages) == 1
+    assert len(bench.recorder._counter.memory.lengths) <= 1
 
 
 def test_empty_outputs_forget_finished_requests(bench: Bench) -> None:
@@ -180,27 +189,29 @@ def test_empty_outputs_forget_finished_requests(bench: Bench) -> None:
     bench.settle(bench.schedule(Output({}, finished_req_ids={"a"})))
     bench.run(0.1, output(Row("a", 40, 0, 60)))
 
-    assert bench.recorder._memory.lengths == {}
+    assert bench.publisher.messages
+    assert bench.recorder._counter.memory.lengths == {}
 
 
 def test_the_queue_is_read_after_the_engine_has_taken_the_output(bench: Bench) -> None:
     """The message's queue is what waits when it is built."""
     out = bench.schedule(output(Row("a", 10, 1)))
-    bench.recorder.arrived()
+    arrived_at = bench.recorder.now()
     bench.queue = WAITING
-    bench.recorder.finished(out)
+    bench.recorder.finished(out, arrived_at)
+    bench.queue = EMPTY_QUEUE
 
     assert bench.publisher.messages[0].queued_requests == WAITING
 
 
-@pytest.mark.parametrize("call", ["scheduled", "finished"])
+@pytest.mark.parametrize("arguments", [("scheduled",), ("finished", 1.0)])
 def test_what_is_no_scheduler_output_is_counted_and_goes_no_further(
-    bench: Bench, call: str, caplog: pytest.LogCaptureFixture
+    bench: Bench, arguments: tuple[Any, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """ENG-02: An engine whose outputs are not what we know gets no exception, one line, and a count."""
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            getattr(bench.recorder, call)(object())
+            getattr(bench.recorder, arguments[0])(object(), *arguments[1:])
 
     assert bench.recorder.failures == 3
     assert len(caplog.records) == 1
@@ -252,11 +263,75 @@ def test_the_null_recorder_takes_every_call() -> None:
     recorder: Any = NullRecorder()
     calls = [
         recorder.scheduled(object()),
-        recorder.arrived(),
-        recorder.finished(object()),
-        recorder.queue_changed(),
+        recorder.finished(object(), recorder.now()),
         recorder.set_worker_id("1"),
         recorder.close(),
     ]
 
     assert calls == [None] * len(calls)
+
+
+def test_a_queue_that_cannot_be_read_costs_one_message(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ENG-02, ENG-12: That message is missing; its pass is counted all the same, so that the next chunk of
+    its prompt knows the length and nothing finished is remembered.
+    """
+    bench.unreadable = RuntimeError("bang")
+    with caplog.at_level(logging.ERROR):
+        bench.run(0.25, output(new=[(prompt("a", 100), 40)]))
+    bench.unreadable = None
+    bench.run(0.5, output(Row("a", 40, 0, 60), new=[(prompt("b", 20), 20)]))
+
+    assert bench.recorder.failures == 1
+    assert bench.times == pytest.approx([0.5])
+    assert bench.publisher.messages[0].scheduled_requests.var_prefill_length == 1600.0
+    assert bench.publisher.counts().dropped == {"internal_error": 1}
+
+
+def test_lengths_that_cannot_be_told_cost_one_message(bench: Bench) -> None:
+    """ENG-02: A record that is not what we know leaves its pass uncounted and the others right."""
+    bench.run(0.25, output(Row("a", 10, 1)))
+    strange: Any = output(new=[(prompt("x", 8), 8)])
+    strange.scheduled_new_reqs = [object()]
+    bench.run(0.25, strange)
+    bench.run(0.25, output(Row("a", 12, 3)))
+
+    assert [each.scheduled_requests.sum_decode_kv_tokens for each in bench.publisher.messages] == [10, 12]
+    assert bench.publisher.counts().dropped == {"internal_error": 1}
+
+
+def test_what_waits_is_told_between_steps_only(bench: Bench) -> None:
+    """ENG-08, TRAP-15: While vLLM schedules, requests that it cannot run yet are in no queue: nothing is told
+    then, nor if a step began while the queue was read.
+    """
+    bench.queue = WAITING
+    assert bench.publisher.waiting_now() == WAITING
+    bench.recorder.step += 1
+    assert bench.publisher.waiting_now() is None
+    bench.recorder.step += 1
+    assert bench.publisher.waiting_now() == WAITING
+
+    def whole_step() -> None:
+        bench.recorder.step += 2
+
+    bench.meanwhile = whole_step
+    assert bench.publisher.waiting_now() is None
+
+
+def test_a_queue_that_changes_while_it_is_read_is_told_later(bench: Bench) -> None:
+    """ENG-08: Going through a queue that changes is an error of Python's, and no answer."""
+    bench.unreadable = RuntimeError("deque mutated during iteration")
+
+    assert bench.publisher.waiting_now() is None
+
+
+def test_the_publisher_keeps_no_engine_alive(bench: Bench) -> None:
+    """A recorder that is thrown away is gone, and then nothing waits."""
+    publisher = bench.publisher
+    bench.queue = WAITING
+    del bench.recorder
+
+    assert publisher.waiting_now() == EMPTY_QUEUE
+    assert publisher.engine is not None
+    publisher.engine.catch_up()

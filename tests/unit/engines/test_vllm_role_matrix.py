@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from forwardpass.config.activation import Backend, decide_activation, find_role
+from forwardpass.engines.activation import decide_activation
+from forwardpass.engines.roles import Backend, find_role
 from forwardpass.engines.vllm.launch import SCHEDULER, Asked, InstalledVllm, LaunchPlan, plan_launch
 from forwardpass.engines.vllm.role import ModelFacts
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from forwardpass.clock import Clock
 from forwardpass.config.settings import PublisherSettings, Sources, SourceSettings
 from forwardpass.config.variables import STRICT
 from forwardpass.engines.vllm import compat
-from forwardpass.engines.vllm.counted import CountedQueues, QueueLedger, count_in
+from forwardpass.engines.vllm.counted import CountedQueues, QueueLedger, Unsettled, count_in
 from forwardpass.engines.vllm.recorder import NullRecorder, PassRecorder, Recorder
-from forwardpass.engines.vllm.waiting import QueueRules, read_waiting
+from forwardpass.engines.vllm.waiting import QueueRules
 from forwardpass.errors import ForwardPassError
-from forwardpass.publish.publisher import NullPublisher, Publisher, open_publisher
-from forwardpass.wire.schema import QueuedRequestMetrics
+from forwardpass.publish.publisher import LatePublisher, NullPublisher, open_publisher
 
-__all__ = ["attach_recorder", "queue_reader", "record_to"]
+__all__ = ["attach_recorder", "counted_queues", "record_to"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,24 +43,24 @@ def attach_recorder(scheduler: Any, sources: Sources | None = None) -> Recorder:
 
 
 def record_to(
-    publisher: Publisher, scheduler: Any, settings: SourceSettings, clock: Clock | None = None
+    publisher: LatePublisher, scheduler: Any, settings: SourceSettings, clock: Clock | None = None
 ) -> PassRecorder:
     """Return a recorder of ``scheduler`` that publishes to ``publisher``.
 
     Raises :class:`~forwardpass.errors.EngineError` if the scheduler is not what we know of vLLM.
     """
     rules = compat.installed_queue_rules(count_paused_sessions=settings.count_paused_sessions)
-    return PassRecorder(publisher, queue_reader(scheduler, rules, clock), clock=clock)
+    queues = counted_queues(scheduler, rules)
+    return PassRecorder(publisher, queues, unfinished=compat.unfinished_requests(scheduler), clock=clock)
 
 
-def queue_reader(
-    scheduler: Any, rules: QueueRules, clock: Clock | None = None
-) -> Callable[[], QueuedRequestMetrics]:
+def counted_queues(scheduler: Any, rules: QueueRules) -> CountedQueues:
     """Return what reads the waiting requests: queues that count themselves, where that can be had."""
-    names = compat.queue_names(scheduler)
-    queues, ledgers = compat.waiting_queues(scheduler), tuple(QueueLedger(rules) for _ in names)
+    unsettled = Unsettled()
+    ledgers = QueueLedger(rules, unsettled), QueueLedger(rules, unsettled)
+    queues = compat.waiting_queues(scheduler)
     try:
-        for name, ledger in zip(names, ledgers, strict=True):
+        for name, ledger in zip(compat.queue_names(scheduler), ledgers, strict=True):
             count_in(getattr(scheduler, name), ledger)
     except (AttributeError, TypeError) as error:
         logger.warning(
@@ -70,8 +68,8 @@ def queue_reader(
             "slower; please report it",
             error,
         )
-        return lambda: read_waiting(queues(), rules)
-    return CountedQueues(queues, ledgers, rules, clock).read
+        return CountedQueues(queues, None, rules)
+    return CountedQueues(queues, ledgers, rules)
 
 
 def _open(scheduler: Any, sources: Sources) -> Recorder:

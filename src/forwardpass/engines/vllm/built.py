@@ -1,7 +1,7 @@
 """Knows how to read the configuration that vLLM has built for an engine: its role, ranks and scheduler.
 
 The same table of roles as for a command line, but from what vLLM decided instead of what its arguments
-seem to ask for: a model is known here, wherever it comes from. The names are in ``compat.CONTRACT``.
+seem to ask for: a model is known here, wherever it comes from. The names are in ``contract.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from forwardpass.config.activation import Role
+from forwardpass.engines.roles import Role
+from forwardpass.engines.vllm import compat
 from forwardpass.engines.vllm.arguments import ServeArguments
 from forwardpass.engines.vllm.launch import SCHEDULER
 from forwardpass.engines.vllm.role import ModelFacts, serve_role
@@ -30,7 +31,7 @@ class BuiltEngine(Struct, frozen=True):
     scheduler: str | None = None
     """Dotted path of the scheduler class; ``None`` leaves the choice to the engine core."""
     ours: bool = False
-    """That class is ours, or known to be derived from ours."""
+    """That class is ours, or derived from ours."""
 
 
 def read_built(config: Any, *, headless: bool) -> BuiltEngine:
@@ -66,9 +67,11 @@ def _name(chosen: str | type) -> str:
 
 
 def _is_ours(chosen: str | type) -> bool:
-    """Say whether a class is ours or derived from ours. A path alone is not followed: that would import
-    what the engine core is going to import.
+    """Say whether a class is ours or derived from ours.
+
+    An operator's path is imported for that, as the engine core is going to import it; vLLM's own are not.
     """
-    if isinstance(chosen, str):
-        return chosen == SCHEDULER
-    return any(_name(base) == SCHEDULER for base in chosen.__mro__)
+    if chosen == SCHEDULER:
+        return True
+    found = compat.class_at(chosen) if isinstance(chosen, str) else chosen
+    return found is not None and any(_name(base) == SCHEDULER for base in found.__mro__)

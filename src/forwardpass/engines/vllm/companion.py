@@ -7,7 +7,9 @@ input, or when this process is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
 import select
 import subprocess
@@ -20,6 +22,8 @@ from msgspec import Struct
 
 from forwardpass.config.handover import RECORDER, RecorderMark, process_start
 from forwardpass.config.settings import leave_to_children
+from forwardpass.counters import Counters
+from forwardpass.pump import Pump
 
 __all__ = ["MODULE", "READY", "Companion", "RecorderOrder", "is_own", "keep_recorder"]
 
@@ -32,6 +36,8 @@ READY_SECONDS = 10.0
 """Longest wait for that. It takes 0.3 s on an idle machine; an engine takes seconds to start. Not to wait
 would lose the first passes of an engine in this process, which may run at once.
 """
+WATCH_SECONDS = 1.0
+"""How often the child is looked after. Each look is one system call, in a thread of its own."""
 STOP_SECONDS = 12.0
 """Longest wait at exit for the child to write what it has: its own bound, and some room."""
 
@@ -67,6 +73,18 @@ class Companion:
         )
         self.listens = self._wait_until_ready()
         self._ended = False
+        self._told = False
+        self._watch = Pump[None](
+            _Watch(self),
+            name="forwardpass-recorder-watch",
+            capacity=1,
+            counters=Counters(),
+            tick_seconds=WATCH_SECONDS,
+            restart_after_fork=False,  # a forked child has no recorder
+        )
+        if self.listens:
+            with contextlib.suppress(RuntimeError, TimeoutError):  # then its death is told at the end
+                self._watch.start()
 
     def _wait_until_ready(self) -> bool:
         assert self._process.stdout is not None
@@ -102,11 +120,32 @@ class Companion:
             self.pid, started, order.base_port, order.first_rank, order.ranks, order.worker_id
         )
 
+    def look(self) -> bool:
+        """Return whether it still runs; say so once where it has ended by itself."""
+        status = self._process.poll()
+        if status is not None:
+            self._tell("before the engine", status)
+        return status is None
+
+    def _tell(self, when: str, status: int) -> None:
+        if self._told or not self.listens:
+            return
+        self._told = True
+        # An error, because by now something in a server's process has set the root logger to that level.
+        logger.error(
+            "Forward Pass Metrics: the recorder (pid %d) ended %s with status %d; later forward passes "
+            "are not recorded; serving goes on",
+            self.pid,
+            when,
+            status,
+        )
+
     def stop(self) -> None:
         """Have it write what it has and end, and wait for that. Idempotent; nothing after ``fork``."""
         if self._owner != os.getpid() or self._ended:
             return
         self._ended = True
+        self._watch.stop(WATCH_SECONDS)
         assert self._process.stdin is not None
         early = self._process.poll()
         try:
@@ -119,15 +158,31 @@ class Companion:
         except subprocess.TimeoutExpired:
             logger.error("Forward Pass Metrics: the recorder (pid %d) is still writing", self.pid)
             return
-        if self.listens and (early is not None or status):
-            # An error, because by now something in a server's process has set the root logger to that level.
-            logger.error(
-                "Forward Pass Metrics: the recorder (pid %d) ended %s with status %d; later forward passes "
-                "are not recorded",
-                self.pid,
-                "before the engine" if early is not None else "without finishing",
-                status,
-            )
+        if early is not None or status:
+            self._tell("before the engine" if early is not None else "without finishing", status)
+
+
+class _Watch:
+    """Looks after a recorder from a thread of its own, so that its death is told while the engine runs."""
+
+    def __init__(self, companion: Companion) -> None:
+        self._companion = companion
+
+    def open(self) -> None:
+        """Nothing is needed."""
+
+    def tick(self, now: float, queued: int) -> float:
+        """Look; once it has ended there is nothing left to watch."""
+        return WATCH_SECONDS if self._companion.look() else math.inf
+
+    def take(self, items: list[None]) -> None:
+        """Nobody offers anything."""
+
+    def close(self, deadline: float) -> None:
+        """Nothing is held."""
+
+    def forked(self) -> None:
+        """The recorder is the parent's."""
 
 
 _kept: dict[int, tuple[Companion, Any]] = {}

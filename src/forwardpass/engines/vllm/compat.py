@@ -1,140 +1,49 @@
-"""Knows every name inside vLLM that this package relies on, and for which versions it was read.
+"""Knows how vLLM's own names are found; ``contract.py`` lists them.
 
-``CONTRACT`` is the list; a test checks it against the installed vLLM. What differs between versions is
-detected by feature, once, when a scheduler starts. Read in the sources of vLLM 0.28.0, 0.29.0, 0.30.0,
-0.31.0, 0.32.0 and 0.33.0. Importing this file imports no vLLM.
+What differs between versions is detected by feature, once, when a scheduler starts. Importing this file
+imports no vLLM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sized
+from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from forwardpass.engines.vllm.counted import QUEUE_METHODS
 from forwardpass.engines.vllm.waiting import QueueRules
 from forwardpass.errors import EngineError
 
 __all__ = [
-    "CONTRACT",
-    "NEWEST_READ",
-    "OLDEST_READ",
     "PLUGIN_GROUP",
+    "BenchNames",
     "RankFacts",
-    "Symbol",
+    "bench_names",
+    "block_hasher",
+    "class_at",
     "engine_args_class",
+    "fields_of",
+    "has_experts",
     "installed_queue_rules",
+    "master_address",
     "offer_utility",
     "queue_names",
     "queue_rules",
     "rank_facts",
+    "tokenizer",
+    "unfinished_requests",
+    "vllm_build_commit",
     "vllm_version",
     "waiting_queues",
 ]
-
-OLDEST_READ, NEWEST_READ = "0.28", "0.33"
 
 UTILITY = "set_fpm_worker_id"
 """Name of the engine core's utility call that sets the worker id (decision D-15)."""
 
 PLUGIN_GROUP = "vllm.general_plugins"
 """The entry points that vLLM loads in each of its processes."""
-
-
-class Symbol(NamedTuple):
-    """One name inside vLLM."""
-
-    owner: str
-    """Dotted path of the module or class that has it."""
-    name: str
-    kind: str
-    """``module``, ``class``, ``value`` (of a module), ``method``, ``parameter`` (of a method), ``field`` (of
-    a dataclass), ``attribute`` (set by ``__init__``), ``member`` (of an enum)."""
-    since: str = OLDEST_READ
-    until: str = NEWEST_READ
-    optional: bool = False
-    """Whether we do without it where it is missing."""
-
-
-def _rows(owner: str, kind: str, names: str, **more: Any) -> tuple[Symbol, ...]:
-    return tuple(Symbol(owner, name, kind, **more) for name in names.split())
-
-
-_SCHED = "vllm.v1.core.sched"
-CONTRACT: tuple[Symbol, ...] = (
-    *_rows("vllm", "value", "__version__"),
-    # What the launcher starts (launch.py).
-    *_rows("vllm.entrypoints.cli", "module", "main"),
-    *_rows("vllm.entrypoints.openai", "module", "api_server"),
-    *_rows(f"{_SCHED}.async_scheduler", "class", "AsyncScheduler"),
-    *_rows(
-        f"{_SCHED}.async_scheduler.AsyncScheduler",
-        "method",
-        "schedule update_from_output shutdown add_request finish_requests",
-    ),
-    *_rows(
-        f"{_SCHED}.async_scheduler.AsyncScheduler.update_from_output",
-        "parameter",
-        "scheduler_output model_runner_output",
-    ),
-    *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "vllm_config waiting"),
-    *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "kv_holding_waiting", since="0.31"),
-    *_rows(f"{_SCHED}.scheduler.Scheduler", "attribute", "skipped_waiting", until="0.30"),
-    *_rows(f"{_SCHED}.request_queue.PriorityRequestQueue", "attribute", "_heap", optional=True),
-    *_rows(f"{_SCHED}.request_queue.FCFSRequestQueue", "method", " ".join(QUEUE_METHODS), optional=True),
-    *_rows(f"{_SCHED}.request_queue.PriorityRequestQueue", "method", " ".join(QUEUE_METHODS), optional=True),
-    *_rows(
-        f"{_SCHED}.output.SchedulerOutput",
-        "field",
-        "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens "
-        "scheduled_spec_decode_tokens finished_req_ids",
-    ),
-    *_rows(
-        f"{_SCHED}.output.NewRequestData",
-        "field",
-        "req_id prompt_token_ids prompt_embeds num_computed_tokens prefill_token_ids",
-    ),
-    *_rows(
-        f"{_SCHED}.output.CachedRequestData",
-        "field",
-        "req_ids resumed_req_ids num_computed_tokens num_output_tokens",
-    ),
-    *_rows("vllm.v1.request.Request", "attribute", "request_id status num_computed_tokens"),
-    *_rows("vllm.v1.request.Request", "attribute", "_all_token_ids kv_transfer_params", optional=True),
-    *_rows("vllm.v1.request.Request", "method", "num_tokens"),
-    *_rows(
-        "vllm.v1.request.RequestStatus",
-        "member",
-        "WAITING WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR WAITING_FOR_REMOTE_KVS "
-        "WAITING_FOR_STREAMING_REQ RUNNING PREEMPTED",
-    ),
-    *_rows(
-        "vllm.config.VllmConfig",
-        "field",
-        "parallel_config model_config scheduler_config kv_transfer_config ec_transfer_config",
-    ),
-    *_rows(
-        "vllm.config.ParallelConfig",
-        "field",
-        "data_parallel_index data_parallel_rank data_parallel_size data_parallel_size_local",
-    ),
-    # What loads the plugin, what it reads of a configuration that vLLM has built (built.py), and where it
-    # does (wrap.py).
-    *_rows("vllm.plugins", "value", "DEFAULT_PLUGINS_GROUP"),
-    *_rows("vllm.engine.arg_utils", "class", "EngineArgs"),
-    *_rows("vllm.engine.arg_utils.EngineArgs", "method", "create_engine_config"),
-    *_rows("vllm.engine.arg_utils.EngineArgs.create_engine_config", "parameter", "headless"),
-    *_rows("vllm.config.SchedulerConfig", "field", "scheduler_cls async_scheduling"),
-    *_rows("vllm.config.ModelConfig", "attribute", "runner_type convert_type"),
-    *_rows("vllm.config.ModelConfig", "field", "multimodal_config"),
-    *_rows("vllm.config.ModelConfig", "method", "architectures"),
-    *_rows("vllm.config.MultiModalConfig", "field", "mm_encoder_only"),
-    *_rows("vllm.config.KVTransferConfig", "field", "kv_role"),
-    *_rows("vllm.config.ECTransferConfig", "field", "ec_role"),
-    *_rows("vllm.v1.engine.core", "class", "EngineCore", optional=True),
-    *_rows("vllm.v1.engine.core.EngineCore", "attribute", "scheduler", optional=True),
-)
 
 
 def vllm_version() -> str:
@@ -144,9 +53,28 @@ def vllm_version() -> str:
     return str(import_module("vllm").__version__)
 
 
+def vllm_build_commit() -> str:
+    """Return what vLLM was built from; ``unknown`` in most builds."""
+    return str(import_module("vllm.envs").VLLM_BUILD_COMMIT)
+
+
 def engine_args_class() -> Any:
     """Return vLLM's ``EngineArgs``, or ``None`` where there is none."""
     return getattr(import_module("vllm.engine.arg_utils"), "EngineArgs", None)
+
+
+def class_at(path: str) -> type | None:
+    """Return the class that an operator's dotted path names; ``None`` where that cannot be imported, and for
+    vLLM's own.
+    """
+    module, _, name = path.rpartition(".")
+    if not module or module.partition(".")[0] == "vllm":
+        return None
+    try:
+        found = getattr(import_module(module), name, None)
+    except Exception:  # noqa: BLE001  boundary: somebody's module; vLLM imports it too and says what is wrong
+        return None
+    return found if isinstance(found, type) else None
 
 
 # --- ranks -------------------------------------------------------------------------------------------
@@ -233,29 +161,43 @@ def queue_rules(request_class: Any, statuses: Any, *, count_paused_sessions: boo
         statuses=_statuses,
         lengths=_lengths_reader(request_class),
         computed_tokens=attrgetter("num_computed_tokens"),
-        settled=_settled_rule(frozenset(names[name] for name in _SETTLED if name in names)),
+        settled_length=_settled_rule(
+            frozenset(names[name] for name in _SETTLED if name in names), _lengths_reader(request_class)
+        ),
         prompts=frozenset(status for name, status in names.items() if name not in other),
         preempted=statuses.PREEMPTED,
         loading=statuses.WAITING_FOR_REMOTE_KVS,
     )
 
 
-def _settled_rule(statuses: frozenset[Any]) -> Callable[[Any], bool]:
-    """Return which requests that enter a queue cannot change before they leave it.
+def _settled_rule(
+    statuses: frozenset[Any], lengths: Callable[[Iterable[Any]], list[int]]
+) -> Callable[[Any], int | None]:
+    """Return what tells the length of a request that cannot change between entering and leaving a queue.
 
     Ordinary prompts that nothing was computed of. On a prefill worker, connectors for mixed models drop
     the last tokens of a prompt that is to be transferred, in ``Scheduler.add_request`` after it was put
     into the queue, up to 0.28 at the head of it.
     """
 
-    def settled(request: Any) -> bool:
-        return (
+    def settled_length(request: Any) -> int | None:
+        if (
             request.status in statuses
             and not request.num_computed_tokens
             and not getattr(request, "kv_transfer_params", None)
-        )
+        ):
+            return lengths((request,))[0]
+        return None
 
-    return settled
+    return settled_length
+
+
+def unfinished_requests(scheduler: Any) -> Sized:
+    """Return the requests that ``scheduler`` has not finished, which stay up to date; ``(None,)`` stands for
+    them where it does not keep them.
+    """
+    requests = getattr(scheduler, "requests", None)
+    return requests if isinstance(requests, Sized) else (None,)
 
 
 # A comprehension reads an attribute with the interpreter's inline cache: 2 to 3 times faster than
@@ -316,3 +258,73 @@ def offer_utility() -> bool:
 
     setattr(core, UTILITY, set_fpm_worker_id)
     return True
+
+
+# --- what the self-benchmark makes itself ------------------------------------------------------------
+
+
+class BenchNames(NamedTuple):
+    """vLLM's classes of what a benchmark makes in the scheduler's place."""
+
+    Request: Any
+    RequestStatus: Any
+    SamplingParams: Any
+    SchedulerOutput: Any
+    NewRequestData: Any
+    CachedRequestData: Any
+    KVConnectorBlockState: Any | None
+    """``None`` before 0.29."""
+
+
+@cache
+def bench_names() -> BenchNames:
+    """Return those of the installed vLLM."""
+    requests, outputs = import_module("vllm.v1.request"), import_module("vllm.v1.core.sched.output")
+    return BenchNames(
+        requests.Request,
+        requests.RequestStatus,
+        import_module("vllm").SamplingParams,
+        outputs.SchedulerOutput,
+        outputs.NewRequestData,
+        outputs.CachedRequestData,
+        getattr(outputs, "KVConnectorBlockState", None),
+    )
+
+
+@cache
+def fields_of(record: Any) -> frozenset[str]:
+    """Return the names of the fields that one of vLLM's dataclasses has in the installed version."""
+    return frozenset(field.name for field in fields(record))
+
+
+def block_hasher(scheduler: Any) -> Any | None:
+    """Return what gives requests the hashes of their blocks as ``scheduler``'s engine core would; ``None``
+    where it gives them none.
+    """
+    if not scheduler.cache_config.enable_prefix_caching and scheduler.connector is None:
+        return None
+    by_name = import_module("vllm.utils.hashing").get_hash_fn_by_name
+    hash_function = by_name(scheduler.cache_config.prefix_caching_hash_algo)
+    make = import_module("vllm.v1.core.kv_cache_utils").get_request_block_hasher
+    return make(scheduler.hash_block_size, hash_function)
+
+
+def tokenizer(scheduler: Any) -> Any:
+    """Return the model's tokenizer; raises whatever loading it raises."""
+    load = import_module("vllm.tokenizers").cached_tokenizer_from_config
+    return load(scheduler.vllm_config.model_config)
+
+
+def master_address(scheduler: Any) -> str:
+    """Return the host that rank 0 of the engine is on."""
+    return str(scheduler.vllm_config.parallel_config.data_parallel_master_ip or "127.0.0.1")
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def has_experts(scheduler: Any) -> bool:
+    """Say whether the model is a mixture of experts, as far as its configuration says."""
+    found = scheduler.vllm_config.model_config.hf_config
+    sources = (found, getattr(found, "text_config", None))
+    return any(getattr(source, name, None) for source in sources for name in _EXPERTS)

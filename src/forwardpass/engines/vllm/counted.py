@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from forwardpass.clock import Clock, SystemClock
 from forwardpass.engines.vllm.waiting import (
-    EMPTY_QUEUE,
+    NOTHING,
+    Numbers,
     QueueRules,
+    Snapshot,
     queued_metrics,
     read_waiting,
     split_tallies,
@@ -28,9 +29,9 @@ __all__ = [
     "CHECK_SECONDS",
     "QUEUE_METHODS",
     "RECOUNT_SECONDS",
-    "Changes",
     "CountedQueues",
     "QueueLedger",
+    "Unsettled",
     "count_in",
 ]
 
@@ -42,22 +43,19 @@ QUEUE_METHODS = (
 """Every way in which requests enter and leave one of vLLM's queues (``sched/request_queue.py``)."""
 
 CHECK_SECONDS = 1.0
-"""How often the queues' lengths are compared although no method says that anything changed."""
+"""How often the queues' lengths are compared with what was counted."""
 
 RECOUNT_SECONDS = 10.0
 """A recount of 1,000 waiting requests takes about 0.7 ms: less than a ten-thousandth of this."""
 
 
-class Changes:
-    """What tells at a glance that nothing changed: one for all ledgers of an engine."""
+class Unsettled:
+    """How many waiting requests have to be read each time: one for all ledgers of an engine."""
 
-    __slots__ = ("count", "unsettled")
+    __slots__ = ("count",)
 
     def __init__(self) -> None:
         self.count = 0
-        """Entries, departures and failures so far."""
-        self.unsettled = 0
-        """Requests that have to be read each time."""
 
 
 class QueueLedger:
@@ -67,19 +65,22 @@ class QueueLedger:
     session between two inputs) may change while it waits, in length, status or computed tokens; those
     are remembered as they are and read anew each time. Entering twice and leaving without having entered
     do nothing, so it does not matter whether one method of a queue calls another.
+
+    The engine's thread writes; another may read ``numbers`` and copy ``others``, each of which is one
+    step of the interpreter.
     """
 
-    __slots__ = ("_rules", "changes", "failed", "lengths", "others", "tally")
+    __slots__ = ("_settled_length", "failed", "lengths", "numbers", "others", "unsettled")
 
-    def __init__(self, rules: QueueRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: QueueRules, unsettled: Unsettled) -> None:
+        self._settled_length = rules.settled_length
         self.lengths: dict[str, int] = {}
         self.others: dict[str, Any] = {}
-        self.tally = Tally()
+        self.numbers: Numbers = NOTHING
         """Of ``lengths``."""
-        self.changes = Changes()
+        self.unsettled = unsettled
         self.failed: Exception | None = None
-        """Why this ledger is no longer right."""
+        """Why this ledger is no longer right; it counts as unsettled for good."""
 
     def enter(self, request: Any) -> None:
         """Count ``request`` in."""
@@ -88,28 +89,33 @@ class QueueLedger:
             request_id = request.request_id
             if request_id in self.lengths or request_id in self.others:
                 return
-            if self._rules.settled(request):
-                (length,) = self._rules.lengths((request,))
-                self.lengths[request_id] = length
-                self.tally.add(length)
-            else:
+            length = self._settled_length(request)
+            if length is None:
                 self.others[request_id] = request
-                self.changes.unsettled += 1
+                self.unsettled.count += 1
+            else:
+                self.lengths[request_id] = length
+                n, total, squares = self.numbers
+                self.numbers = n + 1, total + length, squares + length * length
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
-            self.failed = error
-        self.changes.count += 1
+            self._fail(error)
 
     def leave(self, request: Any) -> None:
         """Count ``request`` out, with the length it came in with."""
         try:
             length = self.lengths.pop(request.request_id, None)
             if length is not None:
-                self.tally.remove(length)
+                n, total, squares = self.numbers
+                self.numbers = n - 1, total - length, squares - length * length
             elif self.others.pop(request.request_id, None) is not None:
-                self.changes.unsettled -= 1
+                self.unsettled.count -= 1
         except Exception as error:  # noqa: BLE001  boundary: the engine must not notice
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self.failed is None:
             self.failed = error
-        self.changes.count += 1
+            self.unsettled.count += 1
 
 
 def count_in(queue: Any, ledger: QueueLedger) -> None:
@@ -167,94 +173,100 @@ def _counting_methods(methods: dict[str, Callable[..., Any]], ledger: QueueLedge
 
 
 class CountedQueues:
-    """The waiting requests' numbers from queues that count themselves.
+    """The waiting requests' numbers from both of an engine's queues, which count themselves.
 
-    ``queues`` returns the queues, and ``ledgers`` are theirs in the same order. Where counting and
-    reading do not agree, one line says so and from then on every pass reads.
+    ``queues`` returns the queues, and ``ledgers`` are theirs in the same order; without ledgers every
+    pass reads the requests. Where counting and reading do not agree, one line says so and from then on
+    every pass reads. All methods but :meth:`waiting_now` are for the engine's thread.
     """
 
     __slots__ = (
-        "_changes", "_clock", "_last", "_ledgers", "_next_check", "_next_recount",
-        "_queues", "_rules", "_seen", "differences",
+        "__weakref__", "_ledgers", "_next_check", "_next_recount", "_queues", "_rules", "_unsettled",
+        "differences", "trusted",
     )  # fmt: skip
 
     def __init__(
         self,
         queues: Callable[[], tuple[Collection[Any], ...]],
-        ledgers: tuple[QueueLedger, ...],
+        ledgers: tuple[QueueLedger, QueueLedger] | None,
         rules: QueueRules,
-        clock: Clock | None = None,
     ) -> None:
         self._queues = queues
-        self._ledgers = ledgers
+        self._ledgers = ledgers or (QueueLedger(rules, Unsettled()), QueueLedger(rules, Unsettled()))
+        self._unsettled = self._ledgers[0].unsettled
         self._rules = rules
-        self._clock: Clock = clock or SystemClock()
         self._next_check = self._next_recount = 0.0
-        self._changes = changes = Changes()
-        for ledger in ledgers:
-            changes.count += ledger.changes.count
-            changes.unsettled += ledger.changes.unsettled
-            ledger.changes = changes
-        self._seen = -1
-        self._last = EMPTY_QUEUE
         self.differences = 0
-        """1 once counting and reading have disagreed: every pass reads since."""
+        """1 once counting and reading have disagreed."""
+        self.trusted = True
+        """Whether the ledgers are asked."""
+        if ledgers is None:
+            self._read_from_now_on()
 
     def recount(self) -> QueuedRequestMetrics:
         """Return what waits now by reading every request."""
         return read_waiting(self._queues(), self._rules)
 
-    def read(self) -> QueuedRequestMetrics:
-        """Return what waits now."""
-        # HOT PATH: 0.3 us if nothing came or went, else 3 us, however many wait; each request that may
-        # have changed adds what reading it costs.
-        changes = self._changes
-        if (
-            changes.count == self._seen
-            and not changes.unsettled
-            and self._clock.monotonic() < self._next_check
-            and not self.differences
-        ):
-            return self._last
-        return self._read_changed()
+    def read(self, now: float) -> Snapshot:
+        """Return what waits now, which is monotonic time ``now``."""
+        # HOT PATH: 0.1 us, however many wait; each request that may have changed adds what reading it costs.
+        if self._unsettled.count or now >= self._next_check:
+            return self._read_carefully(now)
+        first, second = self._ledgers
+        return first.numbers, second.numbers
 
-    def _read_changed(self) -> QueuedRequestMetrics:
-        if self.differences:
-            return self.recount()
+    def waiting_now(self) -> QueuedRequestMetrics:
+        """Return what waits now, and change nothing here. Another thread may ask; what it gets is right if
+        the engine touched no queue meanwhile, and it may get ``RuntimeError`` if it did.
+        """
+        return self._counted() if self.trusted and self._wrong() is None else self.recount()
+
+    def _wrong(self) -> QueueLedger | None:
+        """Return a ledger that is wrong at a glance."""
         for queue, ledger in zip(self._queues(), self._ledgers, strict=True):
             if len(queue) != len(ledger.lengths) + len(ledger.others) or ledger.failed is not None:
-                return self._distrust(ledger)
-        if self._changes.unsettled or self._changes.count != self._seen:
-            self._seen = self._changes.count
-            self._last = self._count()
-        now = self._clock.monotonic()
+                return ledger
+        return None
+
+    def _read_carefully(self, now: float) -> QueuedRequestMetrics:
+        if not self.trusted:
+            return self.recount()
+        if (wrong := self._wrong()) is not None:
+            return self._distrust(wrong)
+        counted = self._counted()
         if now >= self._next_check:
             self._next_check = now + CHECK_SECONDS
         if now >= self._next_recount:
             self._next_recount = now + RECOUNT_SECONDS
-            if self.recount() != self._last:
+            if self.recount() != counted:
                 return self._distrust()
-        return self._last
+        return counted
 
-    def _count(self) -> QueuedRequestMetrics:
+    def _counted(self) -> QueuedRequestMetrics:
         prefill, decode = Tally(), Tally()
         for ledger in self._ledgers:
-            prefill.merge(ledger.tally)
-            if ledger.others:
-                prompts, contexts = split_tallies(ledger.others.values(), self._rules)
+            prefill.merge(Tally(*ledger.numbers))
+            if others := list(ledger.others.values()):
+                prompts, contexts = split_tallies(others, self._rules)
                 prefill.merge(prompts)
                 decode.merge(contexts)
         return queued_metrics(prefill, decode)
 
+    def _read_from_now_on(self) -> None:
+        self.trusted = False
+        self._unsettled.count += 1  # for good: no look at the ledgers will do any more
+
     def _distrust(self, ledger: QueueLedger | None = None) -> QueuedRequestMetrics:
         self.differences += 1
+        counted = "nothing" if ledger is not None and ledger.failed is not None else self._counted()
         why = f" ({ledger.failed!r})" if ledger is not None and ledger.failed is not None else ""
         truth = self.recount()
+        self._read_from_now_on()
         logger.warning(
             "the waiting queue's own count disagrees with a recount%s: counted %s, found %s; "
             "every pass counts the queue from now on, which is right but slower; please report it",
             why,
-            self._last,
+            counted,
             truth,
         )
         return truth

@@ -1,8 +1,7 @@
 """Knows how one vLLM scheduler output becomes the scheduled part of a message.
 
 Pure: values and duck-typed outputs in, wire values out; it imports no engine and keeps no state of its
-own. All of it runs on the engine's thread, so loops over requests are left to C builtins and a sum of
-squares is taken back rather than taken again. ``num_computed_tokens`` in an output is the value
+own. Loops over requests are left to C builtins. ``num_computed_tokens`` in an output is the value
 *before* the pass.
 """
 
@@ -12,90 +11,63 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from forwardpass.engines.vllm.requests import RequestMemory
-from forwardpass.engines.vllm.steady import RunningContexts
 from forwardpass.wire.schema import ScheduledRequestMetrics
 from forwardpass.wire.tally import Tally, sum_and_variance
 
-__all__ = ["known_lengths", "prompt_length", "scheduled_metrics"]
+__all__ = ["Lengths", "known_lengths", "scheduled_metrics"]
 
 
-def known_lengths(new_requests: Sequence[Any]) -> list[int]:
-    """Return the tokens known of each newly listed request; call it when the pass was scheduled.
+Lengths = tuple[int, int]
+"""What was known of a newly listed request when its pass was scheduled: the length of its prompt, and of all
+its tokens, which are more if it was preempted."""
 
-    The lists in the records are the requests' own and grow while the pass runs. A prompt given as
-    embeddings counts its rows (decision D-5). Model runner V2 lists a preempted request as new and
-    gives all its tokens, generated ones included, in ``prefill_token_ids``.
+
+def known_lengths(new_requests: Sequence[Any]) -> list[Lengths]:
+    """Return the lengths of each newly listed request; call it when the pass was scheduled.
+
+    The lists in the records are the requests' own and grow while the pass runs, a session's prompt as
+    well. A prompt given as embeddings counts its rows (decision D-5). Model runner V2 lists a preempted
+    request as new and gives all its tokens, generated ones included, in ``prefill_token_ids``.
     """
-    return [
-        prompt_length(new) if new.prefill_token_ids is None else len(new.prefill_token_ids)
-        for new in new_requests
-    ]
+    # HOT PATH, on the engine's thread, where each function that is called costs a microsecond or two.
+    found = []
+    for new in new_requests:
+        ids, known = new.prompt_token_ids, new.prefill_token_ids
+        prompt = _embedded_length(new) if ids is None else len(ids)
+        found.append((prompt, prompt if known is None else len(known)))
+    return found
 
 
-def prompt_length(new: Any) -> int:
-    """Return the prompt length of a new-request record, in tokens."""
-    if new.prompt_token_ids is not None:
-        return len(new.prompt_token_ids)
-    return int(new.prompt_embeds.shape[0]) if new.prompt_embeds is not None else 0
+def _embedded_length(new: Any) -> int:
+    """Return the rows of a prompt's embeddings, 0 without any."""
+    return 0 if new.prompt_embeds is None else int(new.prompt_embeds.shape[0])
 
 
 def scheduled_metrics(
-    output: Any, lengths: Sequence[int], memory: RequestMemory, running: RunningContexts
+    output: Any, lengths: Sequence[Lengths], memory: RequestMemory
 ) -> ScheduledRequestMetrics:
     """Return what ``output`` ran; ``lengths`` are its :func:`known_lengths`.
 
-    Outputs must be given in the order in which they were scheduled. Updates ``memory`` and ``running``.
+    Outputs must be given in the order in which they were scheduled. Updates ``memory``.
     """
-    # HOT PATH: 256 decoding requests, 6 us with hot caches (benchmarks/bench_extract.py).
+    # HOT PATH, on the publisher's thread: 256 decoding requests, 10 us (benchmarks/bench_extract.py).
     cached, finished = output.scheduled_cached_reqs, output.finished_req_ids
     if finished:
         memory.forget(finished)
-    resumed = cached.resumed_req_ids
-    if resumed:  # their lengths are no continuation
-        running.reset()
-    listed = running.follow(cached.req_ids, cached.num_computed_tokens, finished)
-    computing_prompts = bool(resumed) or bool(memory.recomputing) or not all(cached.num_output_tokens)
-    scheduled: int = output.total_num_scheduled_tokens
-    if output.scheduled_new_reqs or computing_prompts:
-        return _with_prefills(output, lengths, memory, running, listed, any_listed=computing_prompts)
-    if scheduled != listed.n:
-        if _undrafted(output) > listed.n:
-            return _with_prefills(output, lengths, memory, running, listed, any_listed=True)
-        running.reset()  # who knows how many drafts will be accepted
-    return ScheduledRequestMetrics(0, 0, 0.0, 0, listed.n, listed.total, listed.variance)
-
-
-def _with_prefills(
-    output: Any,
-    lengths: Sequence[int],
-    memory: RequestMemory,
-    running: RunningContexts,
-    listed: Tally,
-    *,
-    any_listed: bool,
-) -> ScheduledRequestMetrics:
-    """As :func:`scheduled_metrics`; ``any_listed`` if one that was listed before may compute its prompt."""
-    cached = output.scheduled_cached_reqs
-    decode = Tally(listed.n, listed.total, listed.squares)
+    decode = Tally.of(cached.num_computed_tokens)
     prefills = _Prefills(output)
-    for new, length in zip(output.scheduled_new_reqs, lengths, strict=True):
-        request_id, computed = new.req_id, new.num_computed_tokens
-        prompt = length if new.prefill_token_ids is None else prompt_length(new)
-        tokens = prefills.add(request_id, computed, length)
-        memory.list_anew(request_id, prompt, computed + tokens if length > prompt else length, length)
-    if any_listed:
+    for new, (prompt, known) in zip(output.scheduled_new_reqs, lengths, strict=True):
+        computed = new.num_computed_tokens
+        tokens = prefills.add(new.req_id, computed, known)
+        memory.list_anew(new.req_id, prompt, computed + tokens if known > prompt else known, known)
+    if cached.resumed_req_ids or memory.recomputing or not all(cached.num_output_tokens):
         prefills.add_listed(cached, _continued(output, memory), decode)
-    if output.total_num_scheduled_tokens != prefills.tokens + decode.n:
-        if _undrafted(output) > prefills.tokens + decode.n:
-            prefills.add_listed(cached, _set_back(output, memory, prefills.listed), decode)
-        if output.total_num_scheduled_tokens != prefills.tokens + decode.n:
-            running.reset()
-    running.ran(prefills.listed)
-    variance = sum_and_variance(prefills.lengths)[1] if len(prefills.lengths) > 1 else 0.0
+    if _undrafted(output) > prefills.tokens + decode.n:
+        prefills.add_listed(cached, _set_back(output, memory, prefills.positions), decode)
     return ScheduledRequestMetrics(
         len(prefills.lengths),
         prefills.tokens,
-        variance,
+        sum_and_variance(prefills.lengths)[1],
         prefills.kv_tokens,
         decode.n,
         decode.total,
@@ -106,7 +78,7 @@ def _with_prefills(
 class _Prefills:
     """The prefills of one pass."""
 
-    __slots__ = ("_drafts", "_scheduled", "kv_tokens", "lengths", "listed", "tokens")
+    __slots__ = ("_drafts", "_scheduled", "kv_tokens", "lengths", "positions", "tokens")
 
     def __init__(self, output: Any) -> None:
         self._scheduled = output.num_scheduled_tokens
@@ -114,8 +86,8 @@ class _Prefills:
         self.tokens = 0
         self.kv_tokens = 0
         self.lengths: list[int] = []
-        self.listed: dict[int, int] = {}
-        """Tokens by position, of those that were listed before."""
+        self.positions: set[int] = set()
+        """Of those that were listed before."""
 
     def add(self, request_id: str, computed: int, length: int) -> int:
         """Count one request; return the tokens computed for it in this pass.
@@ -136,7 +108,8 @@ class _Prefills:
         for position, length in found:
             computed = cached.num_computed_tokens[position]
             decode.remove(computed)
-            self.listed[position] = self.add(cached.req_ids[position], computed, length)
+            self.positions.add(position)
+            self.add(cached.req_ids[position], computed, length)
 
 
 def _undrafted(output: Any) -> int:

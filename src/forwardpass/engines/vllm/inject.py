@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import Struct
 
 from forwardpass.config import variables as v
-from forwardpass.config.activation import Activation, decide_activation
 from forwardpass.config.handover import RECORDER, RecorderMark, draw_id, parse_mark
 from forwardpass.config.settings import (
     PublisherSettings,
@@ -22,6 +21,7 @@ from forwardpass.config.settings import (
     leave_to_children,
     process_environment,
 )
+from forwardpass.engines.activation import Activation, decide_activation
 from forwardpass.engines.vllm.built import BuiltEngine, read_built
 from forwardpass.engines.vllm.companion import RecorderOrder, is_own, keep_recorder
 from forwardpass.engines.vllm.launch import SCHEDULER, stream_urls
@@ -58,6 +58,8 @@ class EnginePlan(Struct, frozen=True):
     record: bool
     """Its streams are read by a recorder."""
     warnings: tuple[str, ...] = ()
+    unforeseen: tuple[str, ...] = ()
+    """Those of them that only a built configuration shows."""
 
 
 def read_wish(sources: Sources) -> Wish:
@@ -99,6 +101,7 @@ def plan_engine(engine: BuiltEngine, wish: Wish) -> EnginePlan:
     activation = decide_activation(
         engine.role, explicit_port=wish.explicit_port, trace=wish.trace, foreign_scheduler=foreign
     )
+    warnings = _warnings(activation, foreign)
     return EnginePlan(
         activation=activation,
         generate=activation.generate,
@@ -109,7 +112,8 @@ def plan_engine(engine: BuiltEngine, wish: Wish) -> EnginePlan:
             and (activation.persist or wish.plane)
             and engine.ranks.count > 0
         ),
-        warnings=tuple(filter(None, (wish.warning, *_warnings(activation, foreign)))),
+        warnings=tuple(filter(None, (wish.warning, *warnings))),
+        unforeseen=tuple(line for line in warnings if line not in activation.warnings),
     )
 
 
@@ -134,9 +138,9 @@ def prepare_engine(config: Any, *, headless: bool, sources: Sources) -> None:
         mark = None
     covered = mark is not None and mark.covers(base_port, engine.ranks.ranks)
     seen_to = covered and not is_own(mark)
-    if not seen_to:  # else whoever started this process has said it
-        for warning in plan.warnings:
-            warn_once(warning)
+    # Whoever sees to it, and started this process, has said what can be known before.
+    for warning in plan.unforeseen if seen_to else plan.warnings:
+        warn_once(warning)
     if not plan.generate:
         return
     worker_id = _settle_worker_id(base_port, mark, covered=covered)

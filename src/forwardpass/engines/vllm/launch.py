@@ -9,15 +9,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from forwardpass.config import variables as v
-from forwardpass.config.activation import Activation, decide_activation
+from forwardpass.engines.activation import Activation, decide_activation
+from forwardpass.engines.model_files import ModelFacts
 from forwardpass.engines.vllm.arguments import ServeArguments, read_arguments
-from forwardpass.engines.vllm.role import ModelFacts, serve_role
+from forwardpass.engines.vllm.role import serve_role
 from forwardpass.engines.vllm.topology import LocalRanks, local_ranks
 from forwardpass.errors import ConfigError
 from forwardpass.wire.ports import rank_port
@@ -28,9 +27,7 @@ __all__ = [
     "InstalledVllm",
     "LaunchPlan",
     "child_environment",
-    "describe_model",
     "find_vllm",
-    "load_config",
     "plan_launch",
     "serve_command",
     "stream_urls",
@@ -91,34 +88,6 @@ def find_vllm() -> InstalledVllm | None:
     return InstalledVllm(None, None) if importlib.util.find_spec("vllm") else None
 
 
-def load_config(path: str) -> Mapping[str, object]:
-    """Return the mapping in a vLLM ``--config`` file. Raises ``OSError`` and :class:`ConfigError`."""
-    text = Path(path).read_text(encoding="utf-8")
-    try:
-        document = msgspec.yaml.decode(text)
-    except (msgspec.DecodeError, ImportError) as error:
-        raise ConfigError("--config", path, "a readable YAML file") from error
-    if not isinstance(document, dict):
-        raise ConfigError("--config", path, "a YAML mapping of option names")
-    return {str(key): value for key, value in document.items()}
-
-
-def describe_model(model: str | None) -> ModelFacts:
-    """Return what a local model directory says about itself; nothing for any other model."""
-    folder = Path(model or "")
-    if not model or not folder.is_dir():
-        return ModelFacts()
-    try:
-        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=_ModelConfig)
-    except (OSError, msgspec.MsgspecError):  # vLLM will say what is wrong with it
-        config = _ModelConfig()
-    return ModelFacts(tuple(config.architectures), (folder / "modules.json").is_file())
-
-
-class _ModelConfig(Struct):
-    architectures: list[str] = []
-
-
 def plan_launch(
     installed: InstalledVllm,
     python: str,
@@ -128,9 +97,13 @@ def plan_launch(
     *,
     config: Mapping[str, object] | None = None,
     model: ModelFacts | None = None,
+    plugin: bool = False,
 ) -> LaunchPlan:
     """Decide command, environment, activation and ranks. Raises :class:`ConfigError` for arguments
     that only ``vllm serve`` understands where it does not work.
+
+    Where vLLM loads our ``plugin``, the scheduler is left to that: it comes after vLLM's own choice, which
+    no argument shows (since 0.31 some models have a scheduler of their own).
     """
     facts = read_arguments(arguments, config)
     chosen = facts.scheduler_cls
@@ -140,7 +113,7 @@ def plan_launch(
         trace=asked.trace and not facts.only_help,
         foreign_scheduler=None if chosen == SCHEDULER else chosen,
     )
-    inject = activation.inject_scheduler and chosen is None
+    inject = activation.inject_scheduler and chosen is None and not plugin
     ranks = local_ranks(facts)
     return LaunchPlan(
         command=serve_command(installed, python, arguments, facts, inject=inject),

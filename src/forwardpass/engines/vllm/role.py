@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
-from forwardpass.config.activation import Backend, Role, find_role
+from forwardpass.engines.model_files import ModelFacts
+from forwardpass.engines.roles import Backend, Role, find_role
 from forwardpass.engines.vllm.arguments import ServeArguments
 
 __all__ = ["ModelFacts", "pooling_role", "serve_role"]
@@ -31,13 +30,6 @@ _ASKED = {
     "classify": "classify",
     "reward": "pooling",
 }
-
-
-class ModelFacts(Struct, frozen=True):
-    """What a model directory says; the defaults mean that nothing is known."""
-
-    architectures: tuple[str, ...] = ()
-    sentence_transformer: bool = False
 
 
 def pooling_role(architectures: Sequence[str]) -> str | None:

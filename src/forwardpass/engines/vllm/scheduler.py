@@ -35,27 +35,26 @@ class ForwardPassScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Schedule as vLLM does. Arguments differ between versions and pass through."""
-        output = super().schedule(*args, **kwargs)
-        self._forwardpass.scheduled(output)
+        recorder = self._forwardpass
+        recorder.step += 1  # odd: vLLM has requests in its hands that are in no queue
+        try:
+            output = super().schedule(*args, **kwargs)
+        finally:
+            recorder.step += 1
+        recorder.scheduled(output)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Take in a model output as vLLM does, then report the pass that it ended."""
-        self._forwardpass.arrived()
-        result = super().update_from_output(scheduler_output, model_runner_output)
-        self._forwardpass.finished(scheduler_output)
+        recorder = self._forwardpass
+        arrived_at = recorder.now()
+        recorder.step += 1
+        try:
+            result = super().update_from_output(scheduler_output, model_runner_output)
+        finally:
+            recorder.step += 1
+        recorder.finished(scheduler_output, arrived_at)
         return result
-
-    def add_request(self, *args: Any, **kwargs: Any) -> None:
-        """Take a request in as vLLM does, then note what waits."""
-        super().add_request(*args, **kwargs)
-        self._forwardpass.queue_changed()
-
-    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
-        """Abort requests as vLLM does, then note what waits."""
-        finished = super().finish_requests(*args, **kwargs)
-        self._forwardpass.queue_changed()
-        return finished
 
     def set_worker_id(self, worker_id: str) -> None:
         """Write ``worker_id`` into every later message; for engines built before it was known."""

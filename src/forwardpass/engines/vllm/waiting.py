@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
+from operator import add
 from typing import Any, NamedTuple
 
 from forwardpass.wire.schema import QueuedRequestMetrics
 from forwardpass.wire.tally import Tally
 
-__all__ = ["EMPTY_QUEUE", "QueueRules", "queued_metrics", "read_waiting", "split_tallies"]
+__all__ = [
+    "EMPTY_QUEUE",
+    "NOTHING",
+    "Numbers",
+    "QueueRules",
+    "Snapshot",
+    "queued_metrics",
+    "read_waiting",
+    "snapshot_metrics",
+    "split_tallies",
+]
 
 EMPTY_QUEUE = QueuedRequestMetrics()
+
+Numbers = tuple[int, int, int]
+"""How many prompts, the sum of their lengths and the sum of the squares: a tally that never changes."""
+
+NOTHING: Numbers = (0, 0, 0)
+
+Snapshot = QueuedRequestMetrics | tuple[Numbers, Numbers]
+"""What waited at some moment; two queues of prompts alone are left as they were counted."""
 
 
 class QueueRules(NamedTuple):
@@ -21,8 +40,8 @@ class QueueRules(NamedTuple):
     lengths: Callable[[Iterable[Any]], list[int]]
     """All known tokens of each request: the prompt, and what it generated before."""
     computed_tokens: Callable[[Any], int]
-    settled: Callable[[Any], bool]
-    """Whether a request that enters a queue cannot change until it leaves it."""
+    settled_length: Callable[[Any], int | None]
+    """The length of a request that enters a queue, if it cannot change until it leaves it."""
     prompts: frozenset[int]
     """Statuses of requests that wait for (more) prefill. A status that is neither here nor one of the
     next two is not counted: a paused session has nothing to run (decision D-4).
@@ -39,6 +58,14 @@ def queued_metrics(prefill: Tally, decode: Tally) -> QueuedRequestMetrics:
     return QueuedRequestMetrics(
         prefill.n, prefill.total, prefill.variance, decode.n, decode.total, decode.variance
     )
+
+
+def snapshot_metrics(snapshot: Snapshot) -> QueuedRequestMetrics:
+    """Return the message's queue from a snapshot."""
+    if isinstance(snapshot, QueuedRequestMetrics):
+        return snapshot
+    first, second = snapshot
+    return queued_metrics(Tally(*map(add, first, second)), Tally())
 
 
 def split_tallies(requests: Collection[Any], rules: QueueRules) -> tuple[Tally, Tally]:

@@ -1,0 +1,115 @@
+"""Knows what vLLM's scheduler does while a benchmark is active: each step is the session's or its own.
+
+``schedule`` and ``update`` stand in for the scheduler's two methods. They raise what ends the benchmark: the
+engine must not serve after one that went wrong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from forwardpass.bench.session import Run, Session, Ticket
+from forwardpass.clock import Clock
+from forwardpass.engines.vllm.bench_measure import StepCounter, dispatch_of, summary_of
+from forwardpass.engines.vllm.bench_steps import carry_out
+from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
+
+__all__ = ["BenchHook"]
+
+
+class _Flight(Struct):
+    """An output on its way."""
+
+    output: Any
+    ticket: Ticket
+    scheduled: ScheduledRequestMetrics | None
+
+
+class BenchHook:
+    """A session between a scheduler and its engine. For the engine's thread alone.
+
+    ``waiting`` says what waits in the scheduler's queues. ``on_end`` is called once, when the session has
+    ended, well or not.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        session: Session,
+        clock: Clock,
+        *,
+        worker_id: str,
+        dp_rank: int,
+        waiting: Callable[[], QueuedRequestMetrics],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self._scheduler = scheduler
+        self._clock = clock
+        self._worker_id, self._dp_rank = worker_id, dp_rank
+        self._waiting = waiting
+        self._on_end: Callable[[], None] | None = on_end
+        self._counter = StepCounter()
+        self._flights: deque[_Flight] = deque()
+
+    @property
+    def active(self) -> bool:
+        """Whether the scheduler's next step is the benchmark's."""
+        return self.session.active
+
+    def schedule(self, own: Callable[[], Any]) -> Any:
+        """Return the next output; ``own`` schedules as vLLM would."""
+        try:
+            step = self.session.on_schedule()
+        finally:
+            self._notice_end()
+        if not self.active:
+            return own()
+        if isinstance(step, Run):
+            output = carry_out(self._scheduler, step.output)
+            scheduled = self._counter.of_hand_made(step.output)
+        else:
+            output = own()
+            scheduled = self._counter.of_scheduler(output)
+        try:
+            ticket = self.session.on_scheduled(None if scheduled is None else summary_of(scheduled))
+        finally:
+            self._notice_end()
+        self._flights.append(_Flight(output, ticket, scheduled))
+        return output
+
+    def scheduled(self, output: Any) -> bool:
+        """Say whether ``output`` was scheduled while the benchmark was active."""
+        return any(flight.output is output for flight in self._flights)
+
+    def update(self, output: Any, model_output: Any, own: Callable[[], Any]) -> Any:
+        """Take in what the model made of ``output``; ``own`` does what vLLM would."""
+        arrived_at = self._clock.monotonic()  # before the scheduler's own bookkeeping
+        result = own()
+        while (flight := self._flights.popleft()).output is not output:
+            pass  # outputs come in order: what was before it will not come
+        metrics = None
+        if flight.scheduled is not None:
+            metrics = ForwardPassMetrics(
+                worker_id=self._worker_id,
+                dp_rank=self._dp_rank,
+                scheduled_requests=flight.scheduled,
+                queued_requests=self._waiting(),
+            )
+        self.session.on_output(flight.ticket, arrived_at, metrics, dispatch_of(model_output))
+        return result
+
+    def abort(self, error: BaseException) -> None:
+        """End the benchmark, if it is active, because of ``error``."""
+        self.session.abort(error)
+        self._notice_end()
+
+    def _notice_end(self) -> None:
+        if self.session.active or self._on_end is None:
+            return
+        on_end, self._on_end = self._on_end, None
+        on_end()
