@@ -1,6 +1,7 @@
 # Every target works from a clean clone with nothing but make and Python 3.11 or newer.
 # Two environments are made when first needed: .venv (light) and .venv-vllm (a real vLLM on CPU, 3.5 GB);
-# test-vllm-matrix makes one more for each vLLM release, bench-vllm one with Dynamo's scheduler.
+# test-vllm-matrix makes one more for each vLLM release, test-sglang one with SGLang, bench-vllm one with Dynamo's
+# scheduler.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,8 +10,9 @@ PYTHON ?= python3
 LIGHT := .venv
 ENGINE := .venv-vllm
 MATRIX := .venvs-matrix
+SGLANG := .venv-sglang
 REFERENCE := .venv-reference
-REQUIREMENTS := requirements/test.txt requirements/dev.txt
+REQUIREMENTS := requirements/test.txt requirements/dev.txt requirements/peers.txt
 
 PYTEST_ARGS ?=
 VERSIONS ?=
@@ -20,9 +22,10 @@ DEMO_ARGS ?=
 MINUTES ?= 30
 SOAK_ARGS ?=
 PASSES ?= 1000000
+TORTURE_ARGS ?=
 PROVE_ARGS ?= --fresh --jobs 2 --write
 
-.PHONY: help demo demo-vllm test test-vllm-matrix soak-vllm prove-vllm check bench bench-vllm bench-page prove-exact docs clean distclean
+.PHONY: help demo demo-vllm test test-reference test-sglang test-vllm-matrix soak-vllm prove-vllm torture check bench bench-vllm bench-page prove-exact docs clean distclean
 
 help: ## Show the targets.
 	@echo "Usage: make TARGET"
@@ -36,6 +39,12 @@ demo-vllm: $(ENGINE)/.ready ## The same with a real vLLM server on CPU and a tin
 
 test: $(LIGHT)/.ready $(ENGINE)/.ready ## Run every test, those with a real vLLM too (PYTEST_ARGS="-k codec" to choose).
 	@scripts/run_tests.sh $(LIGHT) $(ENGINE) $(PYTEST_ARGS)
+
+test-sglang: $(SGLANG)/.ready ## Run the tests with a released SGLang on CPU (two minutes and 700 MB more, once).
+	@$(SGLANG)/bin/python -m pytest -m sglang tests/engine_sglang $(PYTEST_ARGS)
+
+test-reference: $(REFERENCE)/.ready ## Run the tests that need NVIDIA Dynamo's own Python code as a peer.
+	@$(REFERENCE)/bin/python -m pytest -m reference $(PYTEST_ARGS)
 
 test-vllm-matrix: $(LIGHT)/.ready ## Run the tests with every supported vLLM release (VERSIONS="0.30 0.31" to choose).
 	@PYTHON="$(PYTHON)" $(LIGHT)/bin/python scripts/vllm_matrix.py $(VERSIONS) --suites $(SUITES)
@@ -56,15 +65,22 @@ bench: $(LIGHT)/.ready ## Measure speed: ratios of two ways, run in turn (BENCH_
 	@$(LIGHT)/bin/python benchmarks/run.py $(BENCH_ARGS)
 
 bench-vllm: $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure what recording costs vLLM, Dynamo's way and ours (BENCH_ARGS="--quick").
-	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher $(BENCH_ARGS)
+	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher reference_recorder plane $(BENCH_ARGS)
 	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput $(BENCH_ARGS)
 
-bench-page: $(LIGHT)/.ready $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure anew what docs/explanation/speed.md shows (half an hour, on a quiet machine).
+bench-page: $(LIGHT)/.ready $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure anew what docs/explanation/speed.md shows (an hour, on a quiet machine).
 	@mkdir -p build/bench
 	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher --json build/bench/vllm.json
+	@$(REFERENCE)/bin/python benchmarks/run.py reference_recorder --json build/bench/recorder.json
+	@$(REFERENCE)/bin/python benchmarks/run.py plane --json build/bench/plane.json
 	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput --json build/bench/throughput.json
 	@$(LIGHT)/bin/python benchmarks/run.py raw_stream stalled --json build/bench/stream.json
+	@$(LIGHT)/bin/python benchmarks/run.py scale --large --json build/bench/scale.json
 	@$(LIGHT)/bin/python benchmarks/speed_page.py build/bench/*.json
+
+torture: $(LIGHT)/.ready ## Try to break the trace: 1,000 kills, 50 million records, full disks (20 minutes, one core).
+	@mkdir -p build
+	@$(LIGHT)/bin/python scripts/torture_trace.py --full --write --json build/torture.json $(TORTURE_ARGS)
 
 prove-exact: $(LIGHT)/.ready ## Compare a million random steps of counting with rational arithmetic (a minute).
 	@$(LIGHT)/bin/python scripts/prove_exact.py
@@ -77,13 +93,16 @@ clean: ## Remove outputs and caches.
 	@find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## Remove all environments as well.
-	@rm -rf $(LIGHT) $(ENGINE) $(MATRIX) $(REFERENCE)
+	@rm -rf $(LIGHT) $(ENGINE) $(MATRIX) $(SGLANG) $(REFERENCE)
 
 $(LIGHT)/.ready: pyproject.toml $(REQUIREMENTS) scripts/setup_light_env.sh
 	@PYTHON="$(PYTHON)" scripts/setup_light_env.sh $(LIGHT)
 
 $(ENGINE)/.ready: pyproject.toml requirements/test.txt scripts/setup_vllm_env.sh
 	@PYTHON="$(PYTHON)" scripts/setup_vllm_env.sh $(ENGINE)
+
+$(SGLANG)/.ready: $(ENGINE)/.ready scripts/setup_sglang_env.sh
+	@PYTHON="$(PYTHON)" scripts/setup_sglang_env.sh $(SGLANG) $(ENGINE)
 
 $(REFERENCE)/.ready: pyproject.toml requirements/test.txt scripts/setup_vllm_env.sh scripts/setup_reference_env.sh
 	@PYTHON="$(PYTHON)" scripts/setup_reference_env.sh $(REFERENCE)

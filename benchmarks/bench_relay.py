@@ -24,6 +24,7 @@ import zmq
 import zmq.asyncio
 
 from forwardpass.relay.supervisor import RelayGroup, RelayTarget
+from forwardpass.trace.ledger import LedgerEvent
 from harness import Result, compare, run_script
 from usual_payload import PAYLOAD
 
@@ -64,6 +65,9 @@ class CountingTrace:
         """Take many payloads."""
         self.offered += len(payloads)
         return len(payloads)
+
+    def note(self, event: LedgerEvent) -> None:
+        """Not of interest here."""
 
     def room(self) -> int:
         """There is always room."""

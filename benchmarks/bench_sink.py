@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,63 +23,18 @@ from forwardpass.trace.record import TRACE_SCHEMA, TraceSource
 from forwardpass.trace.rows import encode_rows, read_payloads
 from forwardpass.trace.sampler import SampledRecorder
 from forwardpass.trace.sink import TraceSink
-from forwardpass.wire.codec import encode
-from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
-from forwardpass.wire.tally import sum_and_variance
 from forwardpass.wire.validate import validate_payload
 from harness import Result, compare, from_rounds, run_script
+from usual_payload import WORKER_ID, busy_payloads
 
 DISTINCT = 1_024
 PASSES = 24 * DISTINCT
 BATCH = 256
-SOURCE = TraceSource("dynamo", "backend", "7587890123456789012")
-SEED = 20
-
-
-def make_payloads(count: int) -> list[bytes]:
-    """Return the messages of a busy simulated engine: some prefill, a few dozen decodes, a short queue."""
-    dice = random.Random(SEED)
-    running: list[list[int]] = []
-    messages = []
-    for counter in range(count):
-        arrived = [dice.randint(20, 2000) for _ in range(dice.randint(1, 3))] if dice.random() < 0.25 else []
-        decoding = [context for context, _ in running]
-        for request in running:
-            request[0] += 1
-            request[1] -= 1
-        running = [request for request in running if request[1]]
-        running += [[prompt, dice.randint(10, 300)] for prompt in arrived if len(running) < 64]
-        waiting = [dice.randint(20, 2000) for _ in range(dice.randint(0, 4))] if dice.random() < 0.3 else []
-        messages.append(encode(one_pass(counter, arrived, decoding, waiting, dice.gauss(0.02, 0.001))))
-    return messages
-
-
-def one_pass(
-    counter: int, arrived: list[int], decoding: list[int], waiting: list[int], seconds: float
-) -> ForwardPassMetrics:
-    """Return the message of one pass."""
-    prompts, prompt_variance = sum_and_variance(arrived)
-    contexts, context_variance = sum_and_variance(decoding)
-    queued, queued_variance = sum_and_variance(waiting)
-    return ForwardPassMetrics(
-        worker_id=SOURCE.producer_id,
-        counter_id=counter,
-        wall_time=seconds,
-        scheduled_requests=ScheduledRequestMetrics(
-            len(arrived),
-            prompts,
-            prompt_variance,
-            16 * len(arrived),
-            len(decoding),
-            contexts,
-            context_variance,
-        ),
-        queued_requests=QueuedRequestMetrics(len(waiting), queued, queued_variance),
-    )
+SOURCE = TraceSource("dynamo", "backend", WORKER_ID)
 
 
 # Few enough to stay in the processor's cache, as payloads that were just received are.
-PAYLOADS = make_payloads(DISTINCT) * (PASSES // DISTINCT)
+PAYLOADS = busy_payloads(DISTINCT) * (PASSES // DISTINCT)
 BATCHES = [PAYLOADS[start : start + BATCH] for start in range(0, PASSES, BATCH)]
 
 

@@ -6,6 +6,9 @@ the wait: what the other thread takes from it, by holding the lock or by being w
 are no publisher, the thread of NVIDIA Dynamo's scheduler (where it is installed; ``make bench-vllm``) and
 ours, each opened for its own turn only, with a reader in another process.
 
+Two of ours: one is handed ready messages, as Dynamo's is, and one gets what vLLM's scheduler hands over, an
+output with 256 decoding requests that this thread has yet to count. Dynamo counts on the engine's thread.
+
 "Effect" is a round's figure less that of the same round without a publisher; it can be negative by noise.
 """
 
@@ -15,9 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+from forwardpass.clock import SystemClock
 from forwardpass.config.settings import PublisherSettings
+from forwardpass.engines.vllm.passes import Pass, PassCounter
 from forwardpass.publish.port_owner import ports_are_free
 from forwardpass.publish.publisher import FpmPublisher
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
@@ -43,6 +50,22 @@ METRICS = ForwardPassMetrics(
 
 Publish = Callable[[ForwardPassMetrics], object]
 
+COUNTING = "forwardpass, counting"
+DECODES = 256
+OUTPUT = SimpleNamespace(
+    scheduled_new_reqs=[],
+    scheduled_cached_reqs=SimpleNamespace(
+        req_ids=[f"r{number}" for number in range(DECODES)],
+        num_computed_tokens=[200 + 37 * number % 3000 for number in range(DECODES)],
+        num_output_tokens=[5] * DECODES,
+        resumed_req_ids=set(),
+    ),
+    num_scheduled_tokens={f"r{number}": 1 for number in range(DECODES)},
+    total_num_scheduled_tokens=DECODES,
+    scheduled_spec_decode_tokens={},
+    finished_req_ids=set(),
+)
+
 
 @contextmanager
 def no_publisher(port: int) -> Iterator[Publish]:
@@ -61,11 +84,18 @@ def reference_publisher(port: int) -> Iterator[Publish]:
 
 
 @contextmanager
-def our_publisher(port: int) -> Iterator[Publish]:
+def our_publisher(port: int, *, counting: bool = False) -> Iterator[Publish]:
     """Publish with ours."""
     settings = PublisherSettings(base_port=port, bind_host="127.0.0.1", worker_id="1")
     publisher = FpmPublisher(settings, dp_rank=0)
-    yield publisher.publish
+    counter = PassCounter(SystemClock())
+
+    def publish_output(metrics: ForwardPassMetrics) -> None:
+        done = Pass(counter, OUTPUT, (), 1.0, queue=METRICS.queued_requests)
+        counter.ran(done)
+        publisher.publish_later(done)
+
+    yield publish_output if counting else publisher.publish
     publisher.shutdown()
     if publisher.counts().delivered != step_count():
         raise RuntimeError(f"not every pass was delivered: {publisher.counts()}")
@@ -143,11 +173,11 @@ def compared(figures: dict[str, dict[str, list[float]]], where: str, with_refere
     base = figures["median"][NONE]
     effect = {
         label: [mine - none for mine, none in zip(figures["median"][label], base, strict=True)]
-        for label in (REFERENCE, OURS)
+        for label in (REFERENCE, OURS, COUNTING)
     }
     results.append(from_rounds(f"effect on a step {where}, median", effect, goal=EFFECT_GOAL))
     for what, name in (("hand-over", "median"), ("hand-over p99", "99th percentile")):
-        pair = {label: figures[what][label] for label in (REFERENCE, OURS)}
+        pair = {label: figures[what][label] for label in (REFERENCE, OURS, COUNTING)}
         results.append(from_rounds(f"hand-over {where}, {name}", pair, goal=EFFECT_GOAL))
     return results
 
@@ -161,6 +191,7 @@ def main() -> list[Result]:
     else:
         print("bench_vllm_publisher: without Dynamo's (make bench-vllm has it)", file=sys.stderr)
     ways[OURS] = our_publisher
+    ways[COUNTING] = partial(our_publisher, counting=True)
     results: list[Result] = []
     for wait_seconds, where in ((DEVICE_SECONDS, "with a 2 ms device wait"), (0.0, "without a device wait")):
         if is_quick() and not wait_seconds:

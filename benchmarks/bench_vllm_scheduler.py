@@ -5,11 +5,12 @@ and measures nothing without. All schedulers live in one process, carry the same
 dozen passes each, in random order; the first passes of a turn, in which the others' memory is still in the
 caches, are not counted. In each pass the thread sleeps a millisecond, as for a device, and another one
 after it, so that publishing threads run in nobody's time. Each stream has a reader in another process. The
-garbage collector is off. All are built anew several times, in another order. Two figures:
+garbage collector is off. All are built anew several times, in another order. Three figures:
 
 * *added*: wall time that the scheduler's overrides add to vLLM's own methods (see ``scheduler_ways.py``);
 * *step*: CPU time of the whole step on the engine's thread, ``add_request`` included, so that what a queue
-  pays for counting itself is in it. The difference to vLLM alone is taken pass by pass.
+  pays for counting itself is in it. The difference to vLLM alone is taken pass by pass;
+* *publisher's thread*: CPU time per pass of the threads that came with the scheduler.
 
 Here the requests have not been touched since the step before: what counts is memory that is not in the
 processor's caches, as in an engine that serves.
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from harness import Result, from_rounds, is_quick, rounds_for, run_script
 from plain_way import waiting_thread
@@ -35,12 +37,14 @@ SCHEDULED = (1, 32, 256, 1024)
 WAITING = (0, 10, 100, 1000, 4000)
 QUICK = (Load(32, 10),)
 STEADY = (Load(256, 100, busy=False), Load(1024, 1000, busy=False))
-BUILDS = 4
-ROUNDS = 2
+BUILDS = 2
+ROUNDS = 3
 """Of every build."""
 LONG_QUEUE_ROUNDS = 9
 TURNS, PASSES = 3, 16
 """Turns of each scheduler in a round, and passes of a turn."""
+DRAIN_SECONDS = 0.01
+"""For which a publisher's thread may finish what a turn left it."""
 SKIPPED = 4
 """First passes of a turn."""
 GOALS = {(256, 100): 1 / 10, (1024, 1000): 1 / 25}
@@ -49,8 +53,8 @@ LONG_QUEUE_GOAL = 2.0
 """Largest ratio of a pass with 4,000 waiting to one with 10."""
 
 
-def take_turns(lanes: list[Lane], rounds: int, rng: random.Random) -> list[list[list[Sample]]]:
-    """Return the samples: for each round, for each lane, one per pass."""
+def take_turns(lanes: list[Lane], rounds: int, rng: random.Random) -> list[Round]:
+    """Return what each round measured."""
     for lane in lanes:
         lane.fill()
     gc.collect()
@@ -61,15 +65,26 @@ def take_turns(lanes: list[Lane], rounds: int, rng: random.Random) -> list[list[
         gc.enable()
 
 
-def _one_round(lanes: list[Lane], rng: random.Random) -> list[list[Sample]]:
+class Round(NamedTuple):
+    """One round's figures, by lane."""
+
+    samples: list[list[Sample]]
+    behind: list[float]
+    """CPU microseconds per pass of other threads."""
+
+
+def _one_round(lanes: list[Lane], rng: random.Random) -> Round:
     samples: list[list[Sample]] = [[] for _ in lanes]
+    behind = [0.0] * len(lanes)
     order = list(range(len(lanes)))
     turns, passes, skipped = (1, 5, 1) if is_quick() else (TURNS, PASSES, SKIPPED)
     for _ in range(turns):
         rng.shuffle(order)
         for number in order:
+            before = lanes[number].behind_cpu
             samples[number] += _turn(lanes[number], passes)[skipped:]
-    return samples
+            behind[number] += (lanes[number].behind_cpu - before) * 1e6 / (turns * passes)
+    return Round(samples, behind)
 
 
 def _turn(lane: Lane, passes: int) -> list[Sample]:
@@ -78,6 +93,8 @@ def _turn(lane: Lane, passes: int) -> list[Sample]:
         samples.append(lane.step())
         if not is_quick():
             time.sleep(DEVICE_SECONDS)
+    if not is_quick():
+        time.sleep(DRAIN_SECONDS)
     return samples
 
 
@@ -92,16 +109,20 @@ def measure(load: Load, classes: dict[str, type]) -> list[Result]:
     labels = list(classes)
     rounds = [each for first in range(builds()) for each in _one_build(load, classes, first)]
     added = {
-        label: [median_of(samples[at], lambda sample: sample.added) for samples in rounds]
+        label: [median_of(each.samples[at], lambda sample: sample.added) for each in rounds]
         for at, label in enumerate(labels)
     }
     goal = GOALS.get(load[:2]) if REFERENCE in labels else None
     results = [from_rounds(f"added, {load}", _ours_last(added), goal=goal)]
     results.append(from_rounds(f"step, {load}", _steps(labels, rounds), unit="us CPU"))
+    if REFERENCE in labels:
+        behind = {label: [each.behind[labels.index(label)] for each in rounds] for label in (REFERENCE, OURS)}
+        results.append(from_rounds(f"publisher's thread, {load}", behind, unit="us CPU"))
     if load.busy and load.scheduled >= 256:
         admit = {
             label: [
-                median_of(samples[labels.index(label)], lambda sample: sample.admit_cpu) for samples in rounds
+                median_of(each.samples[labels.index(label)], lambda sample: sample.admit_cpu)
+                for each in rounds
             ]
             for label in (VLLM, OURS)
         }
@@ -114,7 +135,7 @@ def builds() -> int:
     return 1 if is_quick() else BUILDS
 
 
-def _one_build(load: Load, classes: dict[str, type], first: int) -> list[list[list[Sample]]]:
+def _one_build(load: Load, classes: dict[str, type], first: int) -> list[Round]:
     """Return the rounds of schedulers that are built in turn, from number ``first`` on.
 
     Where its objects lie in memory makes a scheduler faster or slower by a percent, which is as much as
@@ -129,7 +150,10 @@ def _one_build(load: Load, classes: dict[str, type], first: int) -> list[list[li
         for lane in lanes:
             lane.close()
     places = [order.index(label) for label in labels]
-    return [[samples[place] for place in places] for samples in rounds]
+    return [
+        Round([each.samples[place] for place in places], [each.behind[place] for place in places])
+        for each in rounds
+    ]
 
 
 def _ours_last(figures: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -138,10 +162,10 @@ def _ours_last(figures: dict[str, list[float]]) -> dict[str, list[float]]:
     return {label: figures[label] for label in order}
 
 
-def _steps(labels: list[str], rounds: list[list[list[Sample]]]) -> dict[str, list[float]]:
+def _steps(labels: list[str], rounds: list[Round]) -> dict[str, list[float]]:
     """Return the CPU of whole steps: vLLM's median, and on top of it the median difference of each pass."""
     figures: dict[str, list[float]] = {label: [] for label in labels}
-    for samples in rounds:
+    for samples, _ in rounds:
         alone = [sample.step_cpu for sample in samples[labels.index(VLLM)]]
         middle = statistics.median(alone)
         for at, label in enumerate(labels):
@@ -160,7 +184,7 @@ def long_queue(classes: dict[str, type]) -> Result:
         for lane in lanes:
             lane.close()
     figures = {
-        str(load): [median_of(samples[at], lambda sample: sample.added) for samples in rounds]
+        str(load): [median_of(each.samples[at], lambda sample: sample.added) for each in rounds]
         for at, load in enumerate(loads)
     }
     return from_rounds("added by forwardpass, long queue", figures, goal=LONG_QUEUE_GOAL)

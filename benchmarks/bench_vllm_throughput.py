@@ -6,8 +6,11 @@ its stream and a ``forwardpass record`` process that writes every pass to disk (
 recorder is stopped (``SIGSTOP``). So worker, weights and memory are the same. Pairs go off on, on off, …
 
 The engine core and the model run in one process and one after the other (synchronous scheduling), so that
-whatever is done on the engine's thread delays the next pass: nothing is hidden behind a device. Two models:
-a tiny one whose passes take about two milliseconds, which no real model does, and a wider one.
+whatever is done on the engine's thread delays the next pass: nothing is hidden behind a device. The model
+computes on every core, and its threads wait for each other: whatever else runs delays all of them. Three
+models with dummy weights: a tiny one whose passes take two or three milliseconds, which no real model does, a
+wider one, and one of the shape of the smallest model that is in common use (Qwen3-0.6B, but for the size of
+its vocabulary).
 
 The prefix cache is off; two pairs warm up. The interval is a bootstrap over pairs (``intervals.py``).
 """
@@ -32,11 +35,11 @@ from scheduler_load import model_folder
 from scheduler_ways import prepare_environment
 
 OFF, ON = "tracing off", "tracing on"
-PAIRS = {"tiny model": 100, "wider model": 60}
+PAIRS = {"tiny model": 60, "wider model": 40, "small real model": 40}
 QUICK_PAIRS = 2
 WARMUP_PAIRS = 2
-REQUESTS = 96
-QUICK_REQUESTS = 40
+REQUESTS = {"tiny model": 96, "wider model": 96, "small real model": 32}
+QUICK_SHARE = 4  # a quarter of the requests
 RUNNING = 32
 GOAL = 1 / 0.99
 MODELS: dict[str, dict[str, Any]] = {
@@ -49,8 +52,18 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "head_dim": 64,
     },
+    "small real model": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "dtype": "bfloat16",
+    },
 }
-OUTPUT_TOKENS = {"tiny model": (40, 120), "wider model": (15, 45)}
+OUTPUT_TOKENS = {"tiny model": (40, 120), "wider model": (15, 45), "small real model": (6, 12)}
+PROMPT_TOKENS = {"tiny model": (20, 200), "wider model": (20, 200), "small real model": (20, 60)}
 TIMEOUT_SECONDS = 1500
 
 
@@ -94,7 +107,7 @@ class Engine:
         rng = random.Random(7)
         low, high = OUTPUT_TOKENS[kind]
         prompts = [
-            {"prompt_token_ids": [rng.randrange(3, 1000) for _ in range(rng.randrange(20, 200))]}
+            {"prompt_token_ids": [rng.randrange(3, 1000) for _ in range(rng.randrange(*PROMPT_TOKENS[kind]))]}
             for _ in range(requests)
         ]
         params = [
@@ -201,7 +214,7 @@ def compared(kind: str, said: dict[str, Any]) -> Result:
 
 
 def main() -> list[Result]:
-    """Measure both models, each in a process of its own."""
+    """Measure every model, each in a process of its own."""
     try:
         import vllm  # noqa: F401
     except ImportError:
@@ -209,7 +222,8 @@ def main() -> list[Result]:
         return []
     results = []
     for kind in MODELS:
-        size = (QUICK_PAIRS, QUICK_REQUESTS) if is_quick() else (PAIRS[kind], REQUESTS)
+        requests = REQUESTS[kind]
+        size = (QUICK_PAIRS, requests // QUICK_SHARE) if is_quick() else (PAIRS[kind], requests)
         done = subprocess.run(
             [sys.executable, __file__, "engine", kind, *map(str, size)],
             stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_SECONDS,

@@ -31,11 +31,13 @@ __all__ = [
     "Side",
     "compare",
     "from_rounds",
+    "is_large",
     "is_quick",
     "percentile",
     "print_table",
     "rounds_for",
     "run_script",
+    "set_large",
     "set_quick",
     "write_json",
 ]
@@ -46,7 +48,7 @@ timed itself (for work with a set-up that must not count)."""
 
 _SCALE = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _QUICK_ROUNDS = 3
-_state = {"quick": False}
+_state = {"quick": False, "large": False}
 
 
 class Side(Struct, frozen=True):
@@ -87,6 +89,16 @@ def set_quick(quick: bool = True) -> None:
 def is_quick() -> bool:
     """Say whether only a few rounds were asked for."""
     return _state["quick"]
+
+
+def set_large(large: bool = True) -> None:
+    """Also measure sizes that take minutes each."""
+    _state["large"] = large
+
+
+def is_large() -> bool:
+    """Say whether sizes that take minutes were asked for."""
+    return _state["large"]
 
 
 def rounds_for(wanted: int) -> int:
@@ -221,9 +233,11 @@ def run_script(main: Callable[[], list[Result]], description: str | None = None)
     """Run one benchmark file's ``main`` from the command line."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="few rounds: does it work at all?")
+    parser.add_argument("--large", action="store_true", help="also sizes that take minutes each")
     parser.add_argument("--json", metavar="PATH", help="also write JSON to PATH (- for stdout)")
     arguments = parser.parse_args()
     set_quick(arguments.quick)
+    set_large(arguments.large)
     results = main()
     if arguments.json != "-":
         print_table(results)

@@ -1,6 +1,6 @@
 """Knows how to run every benchmark here and print one table.
 
-    python benchmarks/run.py [--quick] [--json PATH] [--check] [WORD ...]
+    python benchmarks/run.py [--quick] [--large] [--json PATH] [--check] [WORD ...]
 
 A WORD selects the files whose name contains it.
 """
@@ -12,7 +12,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from harness import Result, print_table, set_quick, write_json
+from harness import Result, print_table, set_large, set_quick, write_json
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -30,10 +30,12 @@ def main() -> int:
     )
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--quick", action="store_true", help="few rounds: do they work at all?")
+    parser.add_argument("--large", action="store_true", help="also sizes that take minutes each")
     parser.add_argument("--json", metavar="PATH", help="also write JSON to PATH (- for stdout)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     arguments = parser.parse_args()
     set_quick(arguments.quick)
+    set_large(arguments.large)
     sys.path.insert(0, str(FOLDER))
     results: list[Result] = []
     for name in find(arguments.words):

@@ -145,22 +145,163 @@ def stalled(results: list[Result]) -> str:
     return table(head, rows)
 
 
+def recorded(results: list[Result]) -> str:
+    """Return what recording every pass costs, loses and takes on the disk, one line for each rate."""
+    parts = {result.name: result for result in results}
+    rows = []
+    for what in dict.fromkeys(name.rpartition(":")[0] for name in parts):
+        cpu, lost, size = (
+            parts[f"{what}: {part}"].sides for part in ("CPU per row", "rows lost", "gzip per row")
+        )
+        rows.append(
+            [
+                what.removeprefix("recording, "),
+                *(f"{number(side.median)} µs" for side in cpu),
+                times(cpu[-1]),
+                " / ".join(f"{side.median:.1f} %" for side in lost),
+                " / ".join(number(side.median) for side in size),
+                ratio(size[-1]),
+            ]
+        )
+    head = (
+        "| messages | CPU per row, Dynamo | ours | Dynamo / ours | rows lost, Dynamo / ours "
+        "| gzip bytes per row, Dynamo / ours | ratio |"
+    )
+    return table(head, rows)
+
+
+def times(side: Side) -> str:
+    """Return as :func:`cheaper`, for factors that are small."""
+    return f"**{1 / side.ratio:.1f}** ({1 / side.ratio_high:.1f} to {1 / side.ratio_low:.1f})"
+
+
+def recorded_sample(results: list[Result]) -> str:
+    """Return what a payload costs that sampled mode passes over."""
+    rows = []
+    for result in results:
+        theirs, ours = result.sides
+        what = result.name.removeprefix("recording a sample, ")
+        rows.append([what, f"{number(theirs.median)} µs", f"{number(ours.median)} µs", ratio(ours)])
+    return table("| CPU per payload, messages | Dynamo | ours | ratio |", rows)
+
+
+def plane_ends(head: str) -> Callable[[list[Result]], str]:
+    """Return a maker of tables of what ends of an event plane cost, lost and held, one line for each load."""
+
+    def make(results: list[Result]) -> str:
+        parts = {result.name: result for result in results}
+        rows = []
+        for what in dict.fromkeys(name.rpartition(": ")[0] for name in parts):
+            cpu = parts[f"{what}: CPU"].sides
+            lost, memory = parts.get(f"{what}: lost"), parts.get(f"{what}: memory")
+            row = [
+                re.sub(r"^plane(?: relay)?,? ", "", what),
+                *(f"{number(side.median)} µs" for side in (cpu[0], cpu[-1])),
+                ratio(cpu[-1]),
+            ]
+            if "asyncio" in head:
+                row[2:2] = [f"{number(cpu[1].median)} µs" if len(cpu) == 3 else ""]
+            row += [_both(lost, " %", "not known")] if "lost" in head else []
+            row += [_both(memory, " MiB", "")] if "memory" in head else []
+            rows.append(row)
+        return table(head, rows)
+
+    return make
+
+
+def _both(result: Result | None, unit: str, otherwise: str) -> str:
+    if result is None:
+        return otherwise
+    return " / ".join(f"{number(side.median)}{unit}" for side in (result.sides[0], result.sides[-1]))
+
+
+def scaled(results: list[Result]) -> str:
+    """Return each command's CPU per row in the larger of two traces, and its ratio to the smaller one."""
+    commands = list(dict.fromkeys(result.name.rpartition(": ")[2] for result in results))
+    pairs: dict[str, dict[str, Result]] = {}
+    for result in results:
+        what, _, command = result.name.rpartition(": ")
+        small, large = result.sides
+        pairs.setdefault(f"{what.partition(',')[0]}: {small.label} to {large.label}", {})[command] = result
+    rows = []
+    for what, found in pairs.items():
+        cells = [
+            f"{number(found[command].sides[-1].median)} ({number(found[command].sides[-1].ratio)})"
+            if command in found
+            else ""
+            for command in commands
+        ]
+        rows.append([what, *cells])
+    return table(f"| CPU per row, µs (ratio) | {' | '.join(f'`{each}`' for each in commands)} |", rows)
+
+
+def memory(results: list[Result]) -> str:
+    """Return the most memory that each command took."""
+    rows = (
+        [f"`{result.name.removeprefix('memory: ')}`", f"{number(result.sides[-1].median)} MiB",
+         result.note.removeprefix("most over ")]
+        for result in results
+    )  # fmt: skip
+    return table("| | most memory (`VmHWM`) | over |", rows)
+
+
+def columns(results: list[Result]) -> str:
+    """Return every way's time per row, a line for each comparison, and how often ours fits into the first."""
+    rows = []
+    for result in results:
+        first, *others, ours = result.sides
+        between = ", ".join(f"{side.label}: {number(side.median)} µs" for side in others)
+        rows.append(
+            [result.name, f"{number(first.median)} µs", between, f"{number(ours.median)} µs", times(ours)]
+        )
+    return table("| what | `gzip` + `json` | others | ours | `gzip` + `json` / ours |", rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "added": (r"added, ", added),
     "long queue": (r"added by forwardpass", plain("| ours | 10 waiting | 4,000 waiting | ratio |")),
     "step": (r"step, ", step),
+    "publisher's thread": (
+        r"publisher's thread, ",
+        plain("| CPU of the publisher's thread, scheduled + waiting | Dynamo | ours | ratio |"),
+    ),
     "add_request": (
         r"add_request, ",
         plain("| `add_request`, scheduled + waiting | vLLM alone | ours | ratio |"),
     ),
     "publisher, steps": (
         r"step with.*(median|percentile)",
-        plain("| | no publisher | Dynamo's | ours | ours / none |"),
+        plain("| | no publisher | Dynamo's | ours, ready messages | ours, counting | counting / none |"),
     ),
-    "publisher, effect": (r"(effect on|hand-over with)", plain("| | Dynamo's | ours | ratio |")),
+    "publisher, effect": (
+        r"(effect on|hand-over with)",
+        plain("| | Dynamo's | ours, ready messages | ours, counting | counting / Dynamo's |"),
+    ),
     "throughput": (r"real vLLM, ", throughput),
     "raw stream": (r"raw stream, ", plain("| CPU per message | multipart | frame by frame | ratio |")),
     "stalled reader": (r"reader's ", stalled),
+    "scaled": (r"(rows|gzip members|segments|producers|streams)\b.*: ", scaled),
+    "memory": (r"memory: ", memory),
+    "list": (r"trace ls, wall", plain("| | a trace of one row | a gibibyte of rows | ratio |")),
+    "columns": (r"(into |one question)", columns),
+    "plane relay": (
+        r"plane relay, .*: (CPU|lost)$",
+        plane_ends("| messages | CPU per event, Dynamo | ours | ratio | lost, Dynamo / ours |"),
+    ),
+    "plane readers": (
+        r"plane (recv|track), ",
+        plane_ends(
+            "| | CPU per event, Dynamo | ours, asyncio | ours, blocking | ratio | lost, Dynamo / ours |"
+        ),
+    ),
+    "plane publishers": (
+        r"plane, .* publishers?: ",
+        plane_ends(
+            "| | CPU per event, Dynamo | ours | ratio | lost, Dynamo / ours | memory, Dynamo / ours |"
+        ),
+    ),
+    "recorded": (r"recording, ", recorded),
+    "recorded sample": (r"recording a sample, ", recorded_sample),
 }
 """Each table: which comparisons are in it, and how it is made."""
 

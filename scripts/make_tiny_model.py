@@ -1,8 +1,9 @@
 """Make a tiny model for demos and tests: a random Qwen3 of 164,000 parameters with its own tokenizer.
 
-    python scripts/make_tiny_model.py OUT
+    python scripts/make_tiny_model.py OUT [--experts N]
 
-Nothing is downloaded; it takes some seconds, and OUT (400 kB) is left alone if it is complete already.
+With ``--experts`` it is a mixture of experts, two of which compute each token. Nothing is downloaded; it
+takes some seconds, and OUT (400 kB) is left alone if it is complete already.
 Needs vLLM's environment (torch, transformers, tokenizers). The weights are random, so the text it
 writes is nonsense; its forward passes are as real as any.
 """
@@ -16,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 SEED = 20_380
 VOCABULARY = 1024
@@ -65,39 +67,48 @@ def save_tokenizer(folder: Path) -> tuple[int, int]:
     return tokenizer.eos_token_id, tokenizer.pad_token_id
 
 
-def save_model(folder: Path, stop_id: int, padding_id: int) -> int:
+def random_model(stop_id: int, padding_id: int, experts: int) -> Any:
+    """Return a model with random weights: dense, or with ``experts`` in each layer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    shape: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": not experts,
+        "bos_token_id": None,
+        "eos_token_id": stop_id,
+        "pad_token_id": padding_id,
+        "dtype": "bfloat16",
+    }
+    if not experts:
+        return Qwen3ForCausalLM(Qwen3Config(**shape))
+    routed = {"num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **routed, norm_topk_prob=True))
+
+
+def save_model(folder: Path, stop_id: int, padding_id: int, experts: int) -> int:
     """Save a model with random weights; return how many parameters it has."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(SEED)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=stop_id,
-        pad_token_id=padding_id,
-        dtype="bfloat16",
-    )
-    model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    model = random_model(stop_id, padding_id, experts).to(torch.bfloat16)
     model.generation_config.eos_token_id = stop_id
     model.save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def make(out: Path) -> int:
+def make(out: Path, experts: int = 0) -> int:
     """Make the model beside ``out`` and move it there, so that a broken run leaves no half of one."""
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        parameters = save_model(work, *save_tokenizer(work))
+        parameters = save_model(work, *save_tokenizer(work), experts)
         work.chmod(0o755)
         for path in work.iterdir():
             path.chmod(0o644)
@@ -113,7 +124,13 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Make a tiny random model; nothing is downloaded.")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to make")
-    out = parser.parse_args().out
+    parser.add_argument(
+        "--experts", type=int, default=0, metavar="N", help="experts in a layer (none: dense)"
+    )
+    given = parser.parse_args()
+    out, experts = given.out, given.experts
+    if experts == 1 or experts < 0:
+        parser.error("--experts needs at least 2")
     if complete(out):
         print(f"{out} is there already", file=sys.stderr)
         return 0
@@ -121,7 +138,7 @@ def main() -> int:
         print(f"{out} is not empty and holds no model: not touched", file=sys.stderr)
         return 2
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    parameters = make(out)
+    parameters = make(out, experts)
     print(f"{out}: {parameters:,} parameters", file=sys.stderr)
     return 0
 

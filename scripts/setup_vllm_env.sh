@@ -40,4 +40,10 @@ END
 fi
 pip uninstall --yes torchvision torchaudio torchcodec 2>/dev/null
 pip install --editable '.[fast]' --requirement requirements/test.txt
+if [ $# -lt 2 ]; then
+  # NVIDIA Dynamo's simulated engine and its frontend, which tests/interop drives. They run here because they want
+  # transformers, and from a folder of their own because nothing else may see them.
+  rm -rf "$folder/dynamo"
+  pip install --no-deps --target "$folder/dynamo" ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
+fi
 touch "$folder/.ready"

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
-HEAVY = {"zmq", "asyncio", "click", "rich", "vllm", "torch", "numpy", "isal", "deflate", "nats"}
+HEAVY = {
+    "zmq", "asyncio", "click", "rich", "vllm", "torch", "numpy", "isal", "deflate", "nats", "pyarrow",
+    "duckdb", "aetcd", "grpc",
+}  # fmt: skip
 SHOW = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
 
 
@@ -33,6 +36,15 @@ def test_public_names_load_no_more_than_they_need() -> None:
     assert not loaded & HEAVY
 
 
+def test_planes_and_collectors_load_their_libraries_late() -> None:
+    """The modules of the NATS plane and of collecting load nats-py and pyarrow only when they are used."""
+    loaded = loaded_by(
+        "import forwardpass.plane.nats, forwardpass.cli.collect, forwardpass.columnar.collected"
+    )
+
+    assert not loaded & {"nats", "nkeys", "pyarrow", "duckdb"}
+
+
 def test_help_loads_no_command() -> None:
     """``forwardpass --help`` loads click, but no engine, socket, asyncio or rich."""
     loaded = loaded_by(
@@ -43,3 +55,11 @@ def test_help_loads_no_command() -> None:
 
     assert "click" in loaded
     assert not loaded & (HEAVY - {"click"})
+
+
+def test_the_zmq_plane_loads_no_client_of_a_server() -> None:
+    """A plane on ZMQ needs no library but pyzmq, as long as nobody asks for etcd."""
+    loaded = loaded_by("from forwardpass.plane.urls import find_plane\nfind_plane('zmq+file:/x')")
+
+    assert "zmq" in loaded
+    assert not loaded & {"aetcd", "grpc", "nats", "click"}

@@ -17,10 +17,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "forwardpass"
 PACKAGE = "forwardpass"
 
 LEVELS: dict[str, int] = {
-    **dict.fromkeys(("errors", "clock", "counters", "quiet", "wire"), 0),
+    **dict.fromkeys(("errors", "clock", "counters", "quiet", "atomic", "jsonsafe", "wire"), 0),
     **dict.fromkeys(("config", "pump"), 1),
-    **dict.fromkeys(("publish", "plane", "trace"), 2),
-    **dict.fromkeys(("relay",), 3),
+    **dict.fromkeys(("publish", "plane", "trace", "bench"), 2),
+    **dict.fromkeys(("relay", "columnar", "collect", "artifact"), 3),
     **dict.fromkeys(("engines",), 4),
     **dict.fromkeys(("analyze",), 5),
     **dict.fromkeys(("cli", "testing"), 6),
@@ -30,38 +30,60 @@ SIBLINGS = {2, 3, 5, 6}
 """Levels whose rooms may not import each other either."""
 
 ONLY: dict[str, tuple[str, ...]] = {
-    "engines": ("publish",),
-    "analyze": ("trace.reader", "trace.record"),
+    "engines": ("publish", "bench", "artifact"),
+    "analyze": (
+        "trace.reader",
+        "trace.record",
+        "trace.report",
+        "trace.discover",
+        "trace.ledger",
+        "trace.ledger_reader",
+    ),
+    "columnar": ("trace",),
+    "collect": ("plane", "trace"),
+    "artifact": ("bench",),
 }
 """Rooms that may import of levels 2 and up just this (and everything of levels 0 and 1)."""
 
 HOMES: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
-    "zmq": ("publish/zmq_pub.py", "relay/zmq_source.py"),
+    "zmq": ("publish/zmq_pub.py", "relay/zmq_source.py", "plane/zmq/", "bench/sync/zmq_link.py"),
+    "nats": ("plane/nats/",),
+    "nkeys": ("plane/nats/",),
+    "aetcd": ("plane/discovery/etcd.py",),
     "vllm": ("engines/vllm/",),
     "torch": ("engines/vllm/",),
     "click": ("cli/",),
     "rich": ("cli/",),
     "isal": ("trace/gzip_member.py",),
     "deflate": ("trace/gzip_member.py",),
+    "pyarrow": ("columnar/",),
+    "duckdb": ("columnar/",),
     "hypothesis": ("testing/strategies.py",),
     # parts of the standard library that have a home as well
     "asyncio": (
         "relay/",
         "plane/",
+        "collect/",
         "cli/",
         "engines/mock/launch.py",
         "engines/vllm/launch.py",
+        "engines/trtllm/poller.py",
         "testing/conformance_plane.py",
     ),
     "time": ("clock.py",),
-    "datetime": ("clock.py", "cli/", "analyze/"),
-    "random": ("engines/mock/", "testing/"),
+    "datetime": ("clock.py", "cli/", "analyze/", "artifact/from_log.py"),
+    "random": ("engines/mock/", "bench/content/", "testing/"),
+    "http": ("bench/content/download.py", "engines/trtllm/endpoint.py"),
 }
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "urllib.request": ("bench/content/download.py",),
+    "urllib.error": ("bench/content/download.py",),
+    "urllib.request.urlopen": (),
     "os.environ": ("config/settings.py",),
     "os.getenv": ("config/settings.py",),
-    "threading.Thread": ("pump.py",),
+    # the pump's, and one that runs an event loop for a subscriber of blocking code, in a consumer's process
+    "threading.Thread": ("pump.py", "plane/loop_thread.py"),
 }
 
 
@@ -171,6 +193,7 @@ def test_every_room_has_a_level() -> None:
         ("relay/relay.py", "import click"),
         ("analyze/summary.py", "from forwardpass.trace.sink import TraceSink"),
         ("analyze/summary.py", "from forwardpass.publish import publisher"),
+        ("artifact/merge.py", "from forwardpass.trace import reader"),
         ("engines/vllm/launch.py", "from forwardpass.relay.relay import Relay"),
         ("cli/demo.py", "from forwardpass.testing.clock import ManualClock"),
         ("pump.py", "if TYPE_CHECKING:\n    from forwardpass.trace.sink import TraceSink"),
@@ -181,6 +204,10 @@ def test_every_room_has_a_level() -> None:
         ("pump.py", "import time"),
         ("trace/sink.py", "import pandas"),
         ("cli/env.py", "import os\nos.environ['A']"),
+        ("bench/content/dataset.py", "import http.client"),
+        ("bench/content/dataset.py", "from urllib import request"),
+        ("bench/content/dataset.py", "from urllib.request import urlopen"),
+        ("bench/grid.py", "import random"),
         ("cli/env.py", "from os import environ"),
         ("trace/sink.py", "import threading\nthreading.Thread()"),
     ],
@@ -199,6 +226,8 @@ def test_the_rule_sees_a_forbidden_import(path: str, text: str) -> None:
         ("trace/sink.py", "from forwardpass.pump import Pump\nimport threading\nthreading.Lock()"),
         ("cli/main.py", "import click\nfrom forwardpass import __version__"),
         ("wire/codec.py", "import msgspec\nfrom forwardpass.quiet import QuietLog"),
+        ("bench/content/download.py", "import urllib.request\nimport http.client"),
+        ("bench/content/pool.py", "import random\nfrom urllib.parse import urlsplit"),
     ],
 )
 def test_the_rule_lets_allowed_imports_pass(path: str, text: str) -> None:

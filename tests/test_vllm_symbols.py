@@ -1,4 +1,4 @@
-"""What the package uses of vLLM is listed in ``compat.py``, and nothing of vLLM is imported elsewhere.
+"""What the package uses of vLLM is listed in ``contract.py``, and nothing of vLLM is imported elsewhere.
 
 Objects of vLLM are annotated ``Any``. Every attribute that the adapter reads from such a parameter, or from
 what came out of one, has to be a name of the contract, which other tests check against each vLLM release.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from forwardpass.engines.vllm.compat import CONTRACT
+from forwardpass.engines.vllm.contract import CONTRACT
 
 ADAPTER = Path(__file__).parent.parent / "src" / "forwardpass" / "engines" / "vllm"
 SOURCE = ADAPTER.parent.parent
@@ -35,10 +35,15 @@ PYTHON_NAMES = frozenset(
         "fget",
         "get",
         "items",
+        "name",
         "shape",
+        "values",
     }
 )
-"""What any object, mapping, property or tensor has."""
+"""What any object, mapping, property, enum member or tensor has."""
+
+MODEL_NAMES = frozenset({"index_topk", "index_n_heads", "index_head_dim", "model_type", "text_config"})
+"""What a model's own configuration has, which is not vLLM's."""
 
 READERS = frozenset({"getattr", "hasattr", "setattr", "attrgetter"})
 
@@ -130,12 +135,12 @@ def test_only_compat_imports_by_name() -> None:
 
 
 def test_names_in_quotes_are_in_the_contract() -> None:
-    """A dotted path into vLLM in a string is one that ``compat.py`` lists, with what it holds."""
+    """A dotted path into vLLM in a string is one that ``contract.py`` lists, with what it holds."""
     listed = {symbol.owner for symbol in CONTRACT} | {f"{each.owner}.{each.name}" for each in CONTRACT}
     found = [
         f"{path.name}:{node.lineno}: {node.value}"
         for path in SOURCE.rglob("*.py")
-        if path.name != "compat.py"
+        if path.name not in ("compat.py", "contract.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         and re.fullmatch(r"vllm(\.\w+)+", node.value) and node.value not in listed
@@ -145,8 +150,8 @@ def test_names_in_quotes_are_in_the_contract() -> None:
 
 
 def test_what_is_read_of_vllm_is_in_the_contract() -> None:
-    """Every attribute that the adapter reads from an object of vLLM's is a name that ``compat.py`` lists."""
-    listed = {symbol.name for symbol in CONTRACT} | PYTHON_NAMES | OWN_NAMES
+    """Every attribute that the adapter reads from an object of vLLM's is listed in ``contract.py``."""
+    listed = {symbol.name for symbol in CONTRACT} | PYTHON_NAMES | OWN_NAMES | MODEL_NAMES
     found = [
         f"{path.name}:{line}: {name}"
         for path in sorted(ADAPTER.glob("*.py"))

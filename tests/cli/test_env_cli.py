@@ -108,3 +108,25 @@ def test_nothing_set_is_said_in_words() -> None:
 
     assert result.stdout == ""
     assert result.stderr == "no variable is set; every setting has its default\n"
+
+
+@pytest.mark.parametrize("name", ["NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "NATS_AUTH_NKEY"])
+def test_a_secret_is_never_shown(name: str) -> None:
+    """That a password is set can be seen, and what it is cannot, in neither form."""
+    environment = {name: "hunter2 "}
+
+    assert document(environment)[name]["value"] == "(set, not shown)"
+    assert "hunter2" not in run("--json", environment=environment).output
+    assert "hunter2" not in run(environment=environment).output
+    assert document({})[name]["value"] == ""
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    """NATS-05: A URL is shown without the credentials that may stand in it, as text and as JSON."""
+    url = "nats://me:hunter2@somewhere:4222"
+    environment = {"FORWARDPASS_PLANE": url, "NATS_SERVER": url, "NATS_AUTH_PASSWORD": "hunter2"}
+    for options in (["--set"], ["--set", "--json"]):
+        done = run(*options, environment=environment)
+
+        assert done.stdout.count("nats://***@somewhere:4222") == 2
+        assert "hunter2" not in done.output

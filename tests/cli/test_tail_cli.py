@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
+import pytest
 import zmq
 from engine_process import clean_environment, engine_at, finish, run, start
 
 from forwardpass.cli.main import Exit
+from forwardpass.testing.nats_server import find_nats_server, nats_server
 from forwardpass.testing.ports import free_port
 from forwardpass.wire.codec import encode
 from forwardpass.wire.frames import join
@@ -143,3 +148,32 @@ def test_it_imports_no_engine() -> None:
     )
 
     assert output.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("scheme", ["zmq+file", "nats"])
+def test_what_a_recorder_publishes_to_a_plane(scheme: str, tmp_path: Path) -> None:
+    """``tail --plane`` shows what ``record --plane`` relays of an engine, in order, with its publisher."""
+    if scheme == "nats" and (find_nats_server() is None or importlib.util.find_spec("nats") is None):
+        pytest.skip("needs nats-server and nats-py")
+    base = free_port(2)
+    with ExitStack() as stack:
+        url = stack.enter_context(nats_server()).url if scheme == "nats" else f"zmq+file:{tmp_path / 'kv'}"
+        stack.enter_context(engine_at(base))
+        plane = ["--plane", url, "--endpoint", "tests.backend.generate"]
+        recorder = start(
+            ["record", f"tcp://127.0.0.1:{base}", "--output", str(tmp_path / "t"), *plane],
+            DYN_EVENT_PLANE_HOST="127.0.0.1",
+        )
+        try:
+            code, out, err = run("tail", *plane, "--limit", "20", "--json", DYN_EVENT_PLANE_HOST="127.0.0.1")
+        finally:
+            recorder.terminate()
+            finish(recorder)
+    lines = [json.loads(line) for line in out.splitlines()]
+
+    assert (code, err) == (Exit.DONE, "")
+    assert [line["seq"] for line in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + 20))
+    assert len({line["publisher_id"] for line in lines}) == 1
+    counters = [line["fpm"]["counter_id"] for line in lines]
+    assert counters == list(range(counters[0], counters[0] + 20))
+    assert all(line["received_at_unix_ms"] >= line["published_at_unix_ms"] - 1000 for line in lines)

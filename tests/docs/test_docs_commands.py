@@ -40,7 +40,7 @@ def unknown_options(text: str) -> list[str]:
         command = found
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
     ours = [word.partition("=")[0] for word in words if word.startswith("--")]
-    if command.name == "serve":  # all others are vLLM's
+    if command.name == "serve":  # all others are the engine's
         ours = [word for word in ours if word.startswith(("--fpm-", "--no-fpm-"))]
     return [word for word in ours if word not in {*known, "--help"}]
 

@@ -29,7 +29,7 @@ class Sink:
     def take(self, items: list[int]) -> None:
         self.batches += 1
         for item in items:
-            if self.unreliable and item % 1000 == 7:
+            if self.unreliable and item % 250 == 7:
                 raise RuntimeError("a bug")
             if self.unreliable and item % 100 == 3:
                 self.counters.lose(DropReason.SEND_ERROR)
@@ -42,6 +42,30 @@ class Sink:
 
     def forked(self) -> None:
         pass
+
+
+def test_a_producer_in_a_hurry_does_not_wait_for_the_next_look() -> None:
+    """WIRE-40: A thread that would look again in an hour looks at once when it is asked to, each time, and it
+    still stops.
+    """
+
+    class Patient(Sink):
+        def tick(self, now: float, queued: int) -> float:
+            return 3600.0
+
+    counters = Counters()
+    sink = Patient(counters)
+    pump: Pump[int] = Pump(sink, name="patient", capacity=500, counters=counters, tick_seconds=3600.0)
+    pump.start()
+    for number in range(3):
+        pump.offer(number)
+        pump.hurry()
+        deadline = time.monotonic() + 30
+        while sink.delivered[-1:] != [number]:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    assert pump.stop(30.0) == StopReport(True, 0)
 
 
 @pytest.mark.parametrize("overflow", list(Overflow))
@@ -73,7 +97,7 @@ def test_the_counts_add_up_at_every_instant_under_load(overflow: Overflow, unrel
     for item in range(150_000):
         accepted += pump.offer(item)
         if item % 400 == 0:
-            time.sleep(0)
+            time.sleep(0.0005)
     report = pump.stop(20)
     over.set()
     observer.join(20)

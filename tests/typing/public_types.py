@@ -29,6 +29,12 @@ reveal_type(QueuedRequestMetrics().var_decode_kv_tokens)  # float
 reveal_type(forwardpass.FPM_VERSION)  # int
 reveal_type(forwardpass.__version__)  # str
 reveal_type(forwardpass.encode(metrics))  # bytes
+reveal_type(forwardpass.derive(metrics).tokens_per_second)  # float | None
+subscriber = forwardpass.FpmSubscriber("memory:name")
+reveal_type(subscriber.recv())  # bytes | None
+reveal_type(subscriber.recv_envelope())  # forwardpass.plane.base.PlaneMessage | None
+reveal_type(subscriber.get_recent_stats())  # dict[tuple[str, int], bytes]
+reveal_type(subscriber.get_model_cards())  # dict[str, str]
 reveal_type(forwardpass.decode(b""))  # forwardpass.wire.schema.ForwardPassMetrics | None
 reveal_type(decode_strict(b""))  # forwardpass.wire.schema.ForwardPassMetrics
 reveal_type(decode_full(b"").metrics)  # forwardpass.wire.schema.ForwardPassMetrics

@@ -69,7 +69,10 @@ class Task:
 
 
 def make(
-    capacity: int = 1000, overflow: Overflow = Overflow.DROP_NEWEST, tick_seconds: float = PARKED_SECONDS
+    capacity: int = 1000,
+    overflow: Overflow = Overflow.DROP_NEWEST,
+    tick_seconds: float = PARKED_SECONDS,
+    wake_items: int | None = None,
 ) -> tuple[Pump[int], Task, ManualClock]:
     """Return a pump that was not started, its task and its clock."""
     counters, clock = Counters(), ManualClock()
@@ -82,16 +85,17 @@ def make(
         overflow=overflow,
         clock=clock,
         tick_seconds=tick_seconds,
+        wake_items=wake_items,
     )
     return pump, task, clock
 
 
 @contextmanager
 def parked(
-    capacity: int = 1000, overflow: Overflow = Overflow.DROP_NEWEST
+    capacity: int = 1000, overflow: Overflow = Overflow.DROP_NEWEST, wake_items: int | None = None
 ) -> Iterator[tuple[Pump[int], Task, ManualClock]]:
     """Start a pump whose thread sleeps for an hour after its first turn, so that the test takes the turns."""
-    pump, task, clock = make(capacity, overflow)
+    pump, task, clock = make(capacity, overflow, wake_items=wake_items)
     pump.start()
     try:
         assert task.first_tick.wait(10)

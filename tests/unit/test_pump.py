@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 from parked_pump import make, parked
 
 from forwardpass.pump import (
     BATCH_ITEMS,
-    QUIET_AFTER_SECONDS,
     QUIET_TICK_SECONDS,
     TICK_SECONDS,
     Overflow,
@@ -92,11 +92,44 @@ def test_offering_many_is_offering_each(overflow: Overflow) -> None:
         assert many.counters.snapshot() == one.counters.snapshot()
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_much_that_waits_wakes_the_thread(together: bool) -> None:
+    """A thread that sleeps for an hour takes what waits once it is ``wake_items``, again and again."""
+    pump, task, _ = make(wake_items=4)
+    pump.start()
+    for _ in range(3):
+        if together:
+            pump.offer_many(range(6))
+        else:
+            for item in range(6):
+                pump.offer(item)
+        waits, deadline = threading.Event(), time.monotonic() + 10
+        while pump.queued >= 4 and time.monotonic() < deadline:
+            waits.wait(0.001)
+
+        assert pump.queued < 4
+    pump.stop(5)
+    assert task.taken == [*range(6)] * 3
+
+
+def test_little_that_waits_wakes_nobody() -> None:
+    """Fewer than ``wake_items`` wait for the next look."""
+    with parked(wake_items=4) as (pump, task, clock):
+        pump.offer_many([1, 2])
+        pump.offer(3)
+        waits = threading.Event()
+        waits.wait(0.05)
+
+        assert task.names() == []
+        pump.turn(clock.monotonic())
+        assert task.taken == [1, 2, 3]
+
+
 # --- how long a turn lets the thread sleep --------------------------------------------------------
 
 
 def test_a_turn_asks_for_a_short_sleep_while_busy_and_a_longer_one_when_quiet() -> None:
-    """5 ms after traffic, 50 ms once nothing came for a second, 5 ms again with the next item."""
+    """Twice as long after each look that found nothing, up to 50 ms; 20 ms again with the next item."""
     pump, task, clock = make(tick_seconds=TICK_SECONDS)
     done, test_thread = threading.Event(), threading.current_thread()
 
@@ -109,20 +142,21 @@ def test_a_turn_asks_for_a_short_sleep_while_busy_and_a_longer_one_when_quiet() 
     task.tick = tick  # type: ignore[method-assign]
     pump.start()
     assert task.first_tick.wait(10)
-    busy = pump.turn(clock.monotonic())
-    clock.advance(QUIET_AFTER_SECONDS)
-    quiet = pump.turn(clock.monotonic())
     pump.offer(1)
+    busy = pump.turn(clock.monotonic())
+    quiet = [pump.turn(clock.monotonic()) for _ in range(3)]
+    pump.offer(2)
     again = pump.turn(clock.monotonic())
     done.set()
     pump.stop(5)
 
-    assert (busy, quiet, again) == (TICK_SECONDS, QUIET_TICK_SECONDS, TICK_SECONDS)
-    assert task.taken == [1]
+    assert (busy, again) == (TICK_SECONDS, TICK_SECONDS)
+    assert quiet == [2 * TICK_SECONDS, QUIET_TICK_SECONDS, QUIET_TICK_SECONDS]
+    assert task.taken == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"), [(0.001, 0.001), (0.0, 0.0), (-3.0, 0.0), (9.0, TICK_SECONDS)]
+    ("wanted", "expected"), [(0.001, 0.001), (0.0, 0.0), (-3.0, 0.0), (9.0, 2 * TICK_SECONDS)]
 )
 def test_a_task_may_ask_to_be_called_earlier(wanted: float, expected: float) -> None:
     """The sleep is the shorter of the tick and what the task wants, and never negative."""

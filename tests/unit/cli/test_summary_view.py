@@ -49,7 +49,7 @@ def test_a_sample_is_called_a_sample() -> None:
     page = render_summary(summarize(rows))
 
     assert "(a sample of the passes)" in page
-    assert "99 messages left out by sampling" in page
+    assert "99 messages left out by sampling: each row stands for 50.5 on average" in page
     assert "not valid as a p99" in page
     assert "No gap is not" not in page
 

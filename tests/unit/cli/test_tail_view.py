@@ -9,7 +9,7 @@ import msgpack
 import msgspec
 import pytest
 
-from forwardpass.cli.tail import LiveLines
+from forwardpass.cli.tail_lines import LiveLines
 from forwardpass.cli.tail_view import HEADER, decode_message, json_line, table_line
 from forwardpass.errors import WireError
 from forwardpass.testing.clock import ManualClock
@@ -71,7 +71,7 @@ def test_table_line_cannot_drive_the_terminal() -> None:
 def test_json_line_holds_everything() -> None:
     """A line of JSON has every field of the message, unknown ones at their place."""
     payload = changed("scheduled_requests.extend_lengths", [1, 2])
-    line = json.loads(json_line(decode_message(payload), 42, 1234))
+    line = json.loads(json_line(decode_message(payload), {"seq": 42}, 1234))
     expected = msgpack.unpackb(payload)
 
     assert (line["received_at_unix_ms"], line["seq"]) == (1234, 42)
@@ -81,7 +81,7 @@ def test_json_line_holds_everything() -> None:
 def test_json_line_cannot_drive_the_terminal() -> None:
     """Control characters in ids and unknown fields are escaped; the value is the same."""
     payload = changed("note", "\x1b[2J\x9b2J\u202e")
-    line = json_line(decode_message(payload), 42, 1234)
+    line = json_line(decode_message(payload), {"seq": 42}, 1234)
 
     assert line.isprintable()
     assert json.loads(line)["fpm"]["note"] == "\x1b[2J\x9b2J\u202e"

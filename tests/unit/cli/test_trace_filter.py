@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 import pytest
 
-from forwardpass.cli.trace_filter import RowFilter, moment_option
+from forwardpass.cli.trace_filter import moment_option
 from forwardpass.errors import ConfigError
 from forwardpass.testing.traces import trace_record
+from forwardpass.trace.row_filter import RowFilter
 
 CONTEXT = click.Context(click.Command("x"))
 OPTION = click.Option(["--since"])

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from forwardpass.config import variables
+from forwardpass.config import bench_variables, plane_variables, variables
 from forwardpass.config.settings import (
     CaptureMode,
     Fsync,
@@ -30,8 +30,10 @@ LOADERS = {
 
 
 def test_the_table_holds_every_variable_once() -> None:
-    """Each variable defined in the file stands in the table, and no name twice."""
-    defined = [value for value in vars(variables).values() if isinstance(value, Variable)]
+    """Each variable defined in the three files stands in the table, and no name twice."""
+    named = [vars(module) for module in (variables, plane_variables, bench_variables)]
+    defined = [value for names in named for value in names.values() if isinstance(value, Variable)]
+    defined += [alias for alias, _ in bench_variables.ALIASES]
 
     assert sorted(v.name for v in defined) == sorted(v.name for v in TABLE)
     assert len({v.name for v in TABLE}) == len(TABLE)
@@ -40,7 +42,7 @@ def test_the_table_holds_every_variable_once() -> None:
 @pytest.mark.parametrize("variable", TABLE, ids=lambda v: v.name)
 def test_every_row_is_complete(variable: Variable) -> None:
     """A row says what is accepted and what it means, in words, and its name tells whose variable it is."""
-    assert variable.name.startswith(("DYN_", "FORWARDPASS_"))
+    assert variable.name.startswith(("DYN_", "FORWARDPASS_", "ETCD_", "NATS_", "HF_"))
     assert variable.accepted
     assert variable.meaning.endswith(".")
     assert variable.since
