@@ -11,7 +11,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forwardpass.analyze.derived import Derived as Derived
+    from forwardpass.analyze.derived import derive as derive
+    from forwardpass.columnar.read import read_trace_arrow as read_trace_arrow
     from forwardpass.errors import ForwardPassError as ForwardPassError
+    from forwardpass.plane.blocking_subscriber import FpmSubscriber as FpmSubscriber
+    from forwardpass.plane.subscriber import AsyncFpmSubscriber as AsyncFpmSubscriber
     from forwardpass.trace.reader import read_trace as read_trace
     from forwardpass.trace.record import TraceRecord as TraceRecord
     from forwardpass.wire.codec import decode as decode
@@ -24,15 +29,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncFpmSubscriber": "forwardpass.plane.subscriber",
+    "Derived": "forwardpass.analyze.derived",
     "FPM_VERSION": "forwardpass.wire.schema",
     "ForwardPassError": "forwardpass.errors",
     "ForwardPassMetrics": "forwardpass.wire.schema",
+    "FpmSubscriber": "forwardpass.plane.blocking_subscriber",
     "QueuedRequestMetrics": "forwardpass.wire.schema",
     "ScheduledRequestMetrics": "forwardpass.wire.schema",
     "TraceRecord": "forwardpass.trace.record",
     "decode": "forwardpass.wire.codec",
+    "derive": "forwardpass.analyze.derived",
     "encode": "forwardpass.wire.codec",
     "read_trace": "forwardpass.trace.reader",
+    "read_trace_arrow": "forwardpass.columnar.read",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

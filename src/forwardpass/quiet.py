@@ -36,8 +36,8 @@ class QuietLog:
         """Log ``message`` if its kind was not logged within the interval; count it otherwise."""
         self._say(logging.WARNING, kind, message)
 
-    def error(self, kind: Hashable, message: str, *, exc_info: bool = False) -> None:
-        """As :meth:`warning`, at level ERROR, with the current traceback on request."""
+    def error(self, kind: Hashable, message: str, *, exc_info: bool | BaseException = False) -> None:
+        """As :meth:`warning`, at level ERROR, with the current traceback on request, or an exception's."""
         self._say(logging.ERROR, kind, message, exc_info=exc_info)
 
     def total(self, kind: Hashable) -> int:
@@ -45,7 +45,9 @@ class QuietLog:
         state = self._kinds.get(kind)
         return int(state[2]) if state else 0
 
-    def _say(self, level: int, kind: Hashable, message: str, *, exc_info: bool = False) -> None:
+    def _say(
+        self, level: int, kind: Hashable, message: str, *, exc_info: bool | BaseException = False
+    ) -> None:
         now = self._clock.monotonic()
         if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
             kind = _OTHERS

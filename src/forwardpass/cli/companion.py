@@ -22,6 +22,7 @@ from forwardpass.cli.summary_view import counted
 from forwardpass.clock import Clock, SystemClock
 from forwardpass.config.settings import RelaySettings, Sources
 from forwardpass.engines.vllm.companion import MODULE, READY, RecorderOrder
+from forwardpass.engines.vllm.source import SOURCE
 from forwardpass.errors import ForwardPassError
 from forwardpass.trace.policy import TraceDecision, decide
 
@@ -94,6 +95,7 @@ async def _record(order: RecorderOrder, sources: Sources) -> None:
         drawn_id=order.worker_id,
         worker_id=order.worker_id,
         sources=sources,
+        engine=SOURCE,
     )
     await recording.start()
     if recording.tracing or recording.has_plane:

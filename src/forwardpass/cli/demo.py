@@ -29,6 +29,7 @@ from forwardpass.config.settings import (
     TraceSettings,
     process_environment,
 )
+from forwardpass.engines.mock.source import SOURCE
 from forwardpass.errors import ConfigError
 from forwardpass.relay.targets import local_targets
 from forwardpass.trace.policy import TraceDecision
@@ -85,6 +86,7 @@ async def _run(seconds: float, ranks: int, seed: int, settings: TraceSettings) -
                 drawn_id=worker_id,
                 sources=Sources({}),
                 on_payload=board.note,
+                engine=SOURCE,
             )
             await recording.start()
             if not recording.tracing:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from forwardpass.analyze.derived import queue_depth
 from forwardpass.cli.output import say
 from forwardpass.cli.summary_view import counted, format_count, format_seconds
 from forwardpass.cli.terminal import redraws
@@ -130,13 +131,13 @@ def plain_line(elapsed_seconds: float, ranks: list[RankNow], rows: int) -> str:
 def _words(latest: ForwardPassMetrics | None) -> str:
     if latest is None:
         return "nothing yet"
-    step, queue = latest.scheduled_requests, latest.queued_requests
+    step = latest.scheduled_requests
     if not latest.wall_time:
         return "idle"
     prefill = (
         f"{format_count(step.sum_prefill_tokens)} prefill tokens + " if step.num_prefill_requests else ""
     )
-    waiting = queue.num_prefill_requests + queue.num_decode_requests
+    waiting = queue_depth(latest)
     took = format_seconds(latest.wall_time)
     return (
         f"{prefill}{counted(step.num_decode_requests, 'decode')} in {took}, {format_count(waiting)} waiting"

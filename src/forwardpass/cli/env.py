@@ -14,11 +14,17 @@ from forwardpass.cli.consequence import consequence, shown
 from forwardpass.cli.main import Exit
 from forwardpass.cli.output import aligned, ending_quietly, say, write_json, write_lines
 from forwardpass.cli.terminal import printable, terminal_width
+from forwardpass.config.plane_variables import NATS_SERVER
 from forwardpass.config.settings import Resolved, Sources
-from forwardpass.config.variables import FPM_TRACE
+from forwardpass.config.variables import FPM_TRACE, PLANE
+from forwardpass.plane.shown import shown_url
 from forwardpass.wire.keys import Endpoint
 
 __all__ = ["env"]
+
+_HIDDEN = "(set, not shown)"
+_URLS = (PLANE, NATS_SERVER)
+"""Variables whose values may hold a password."""
 
 
 @click.command()
@@ -66,12 +72,18 @@ def _table(rows: Sequence[Resolved], *, width: int | None) -> list[str]:
 
 
 def _cell(row: Resolved) -> str:
+    if row.variable.secret and row.value:
+        return _HIDDEN
     text = shown(row.value) if row.error is None else f"{row.error.value!r} (invalid)"
-    return printable(text)
+    return printable(shown_url(text) if row.variable in _URLS else text)
 
 
 def _as_document(row: Resolved) -> dict[str, Any]:
     plain = str(row.value) if isinstance(row.value, Endpoint | Enum) else row.value
+    if row.variable.secret and plain:
+        plain = _HIDDEN
+    if row.variable in _URLS and plain:
+        plain = shown_url(plain)
     default = row.variable.default
     return {
         "name": row.variable.name,

@@ -18,7 +18,7 @@ from forwardpass.config.variables import BIND_HOST
 from forwardpass.relay.relay import RelayStats
 from forwardpass.trace.sink import TraceCounts
 
-__all__ = ["LiveStatus", "SilenceWatch", "status_text"]
+__all__ = ["SILENT_AT_START_SECONDS", "LiveStatus", "SilenceWatch", "status_text"]
 
 SILENT_AT_START_SECONDS = 3.0
 SILENT_LATER_SECONDS = 10.0

@@ -1,7 +1,7 @@
 """Knows the commands and loads only the one that was asked for.
 
-The exit codes are those of :class:`Exit` for every command but ``vllm serve``, which gives the server's
-own.
+The exit codes are those of :class:`Exit` for every command but ``vllm serve`` and ``sglang serve``, which
+give the server's own.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("forwardpass.cli.demo:demo", "Record a simulated engine for a few seconds and sum it up."),
     "mock": ("forwardpass.cli.mock:mock", "Run the simulated engine and publish its forward passes."),
     "vllm": ("forwardpass.cli.vllm:vllm", "Start stock vLLM with every forward pass recorded."),
+    "sglang": ("forwardpass.cli.sglang:sglang", "Start stock SGLang with every forward pass recorded."),
+    "trtllm": ("forwardpass.cli.trtllm:trtllm", "Record a TensorRT-LLM server from its statistics."),
     "record": ("forwardpass.cli.record:record", "Record the streams of engines that run already."),
+    "collect": ("forwardpass.cli.collect:collect", "Collect the forward passes of a fleet from JetStream."),
     "tail": ("forwardpass.cli.tail:tail", "Show live forward passes, as a table or JSON lines."),
     "trace": ("forwardpass.cli.trace:trace", "List, print, sum up and verify trace files."),
+    "bench": ("forwardpass.cli.bench:bench", "Plan, run and judge self-benchmarks of an engine."),
     "doctor": ("forwardpass.cli.doctor:doctor", "Find out why nothing arrives."),
     "env": ("forwardpass.cli.env:env", "Show each setting, its value and where it came from."),
 }
@@ -94,8 +98,8 @@ def cli() -> None:
     """The flight recorder for LLM inference engines.
 
     Exit codes of every command: 0 done; 1 a finding (damage, nothing arrives); 2 wrong use or setting;
-    3 input missing or unreadable; 4 only a partial result; 130 interrupted. `vllm serve` gives the
-    server's own.
+    3 input missing or unreadable; 4 only a partial result; 130 interrupted. `vllm serve` and
+    `sglang serve` give the server's own.
 
     \b
     Examples:

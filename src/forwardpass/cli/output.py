@@ -14,6 +14,8 @@ from typing import Any
 import click
 import msgspec
 
+from forwardpass.cli.terminal import json_for_terminal
+
 __all__ = [
     "aligned",
     "ending_quietly",
@@ -40,8 +42,12 @@ def say(message: str) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Write one JSON document to stdout, indented for people, keys in their own order."""
-    write_bytes([msgspec.json.format(msgspec.json.encode(value), indent=2)])
+    """Write one JSON document to stdout, indented for people, keys in their own order.
+
+    It holds what strangers wrote (worker ids), so that nothing in it is left for a terminal to obey.
+    """
+    document = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    write_bytes([json_for_terminal(document).encode()])
 
 
 def write_bytes(lines: Iterable[bytes]) -> None:

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forwardpass.analyze.capacity import Capacity
+from forwardpass.analyze.derived import cached_fraction
 from forwardpass.analyze.summary import Summary, summarize
+from forwardpass.analyze.timing import NOT_SAID, scopes_of
 from forwardpass.cli.output import aligned
 from forwardpass.cli.terminal import printable
 from forwardpass.trace.reader import TraceReader
@@ -23,6 +25,7 @@ __all__ = [
     "format_count",
     "format_seconds",
     "format_time",
+    "render_capacities",
     "render_summary",
     "summary_of_files",
 ]
@@ -37,7 +40,7 @@ def summary_of_files(paths: Iterable[str | Path]) -> str:
     Raises :class:`~forwardpass.errors.TracePathError` where nothing is found.
     """
     reader = TraceReader(paths)
-    summary = summarize(reader)
+    summary = summarize(reader, scopes_of(reader.files))
     return render_summary(summary, reader.report)
 
 
@@ -55,7 +58,7 @@ def render_summary(
         _totals(summary),
         _ranks(summary),
         _files(report),
-        _capacities(capacities),
+        render_capacities(capacities),
         _notes(summary, report),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -65,32 +68,37 @@ def _head(summary: Summary) -> list[str]:
     begin = format_time(summary.first_observed_unix_ms)
     end = format_time(summary.last_observed_unix_ms)
     mode = "a sample of the passes" if summary.sampled else "every pass"
+    meaning = "".join(summary.wall_times) if len(summary.wall_times) == 1 else ""
     return [
         f"{counted(summary.passes, 'pass', 'passes')} and {counted(summary.heartbeats, 'heartbeat')} of "
         f"{counted(len(summary.streams), 'rank')} in {format_seconds(summary.elapsed_seconds)} ({mode})",
-        f"{begin} to {end}",
+        f"{begin} to {end}" + (f"; wall_time is {_scope(meaning)}" if meaning else ""),
     ]
 
 
+def _scope(scope: str) -> str:
+    """Return what a time measures as text; it may be a publisher's own word."""
+    return printable(scope) or "not said"
+
+
 def _kinds(summary: Summary) -> list[str]:
-    rows: list[tuple[str, ...]] = [("kind of pass", "passes", "share", "p50", "p90", "p99", "max", "mean")]
+    head = ("kind of pass", "passes", "share", "p50", "p90", "p99", "max", "mean")
+    mixed = len(summary.wall_times) > 1
+    rows: list[tuple[str, ...]] = [(*head, "wall_time") if mixed else head]
     for kind in summary.kinds:
         times = (
             kind.p50_seconds, kind.p90_seconds, kind.p99_seconds, kind.max_seconds, kind.mean_seconds,
         )  # fmt: skip
         share = f"{100 * kind.passes / summary.passes:.1f} %"
         cells = (format_seconds(value) for value in times)
-        rows.append((str(kind.kind), format_count(kind.passes), share, *cells))
+        meaning = (_scope(kind.wall_time),) if mixed else ()
+        rows.append((str(kind.kind), format_count(kind.passes), share, *cells, *meaning))
     return aligned(rows) if len(rows) > 1 else []
 
 
 def _totals(summary: Summary) -> list[str]:
-    prefills = summary.prefill_tokens + summary.cached_tokens
-    cached = (
-        f", {100 * summary.cached_tokens / prefills:.1f} % of prompt tokens read, not computed"
-        if prefills
-        else ""
-    )
+    share = cached_fraction(summary.cached_tokens, summary.prefill_tokens)
+    cached = "" if share is None else f", {100 * share:.1f} % of prompt tokens read, not computed"
     rate = f"{summary.tokens_per_second:,.0f} tokens/s" if summary.tokens_per_second else "no rate"
     busy = (
         f"; {summary.tokens_per_busy_second:,.0f} per busy second" if summary.tokens_per_busy_second else ""
@@ -119,9 +127,15 @@ def _gap_words(summary: Summary) -> str:
     elif not summary.sampled:
         words.append("none between the rows")
     if summary.sampled_out:
-        words.append(f"{counted(summary.sampled_out, 'message')} left out by sampling")
+        stands_for = (summary.rows + summary.sampled_out) / summary.rows
+        words.append(
+            f"{counted(summary.sampled_out, 'message')} left out by sampling: each row stands for "
+            f"{stands_for:.1f} on average"
+        )
     if summary.restarts:
         words.append(f"{counted(summary.restarts, 'restart')} of a counter")
+    if summary.turns:
+        words.append(f"{counted(summary.turns, 'turn')} between publishers that share a name")
     if summary.duplicates:
         words.append(counted(summary.duplicates, "repeated row"))
     return ", ".join(words) or "sampled, so nothing can be said"
@@ -131,6 +145,9 @@ def _ranks(summary: Summary) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("worker", "rank", "passes", "heartbeats", "busy", "prefill", "decode", "missing", "restarts")
     ]
+    mixed = len(summary.wall_times) > 1
+    if mixed:
+        rows[0] += ("wall_time",)
     for stream in summary.streams[:_MANY_RANKS]:
         busy = "" if stream.busy_fraction is None else f"{100 * stream.busy_fraction:.0f} %"
         missing = "sampled" if stream.gaps.sampled else str(stream.gaps.missing)
@@ -147,6 +164,8 @@ def _ranks(summary: Summary) -> list[str]:
                 str(stream.gaps.restarts),
             )
         )
+        if mixed:
+            rows[-1] += (" and ".join(map(_scope, stream.wall_times)),)
     more = len(summary.streams) - _MANY_RANKS
     return aligned(rows) + ([f"and {counted(more, 'more rank')}"] if more > 0 else [])
 
@@ -173,7 +192,8 @@ def _file_row(file: FileReport) -> tuple[str, ...]:
     )
 
 
-def _capacities(capacities: Sequence[Capacity]) -> list[str]:
+def render_capacities(capacities: Sequence[Capacity]) -> list[str]:
+    """Return a table of what producers take in the long run; nothing without any."""
     rows: list[tuple[str, ...]] = [
         ("producer", "rows/s", "row", "ratio", "text a day", "disk a day", "disk kept", "time kept")
     ]
@@ -199,9 +219,17 @@ def _capacities(capacities: Sequence[Capacity]) -> list[str]:
 
 def _notes(summary: Summary, report: TraceReport | None) -> list[str]:
     notes = []
+    if len(summary.wall_times) > 1:
+        notes.append("Times of different meanings are not put together: see the column wall_time.")
+    elif len(summary.producers) > 1 and summary.wall_times == (NOT_SAID,):
+        notes.append(
+            "Nobody said what wall_time measures here; the times of several recorders are put together."
+        )
     if summary.sampled:
         notes.append("Sampled rows: the percentiles describe the sample; they are not valid as a p99.")
-    elif not summary.missing:
+    elif summary.missing:
+        notes.append("Messages are missing; `forwardpass trace gaps` says which, and why.")
+    else:
         notes.append('No gap is not "no loss": what an engine dropped before numbering it leaves none.')
     if report is not None and not report.intact:
         notes.append("Some bytes or lines could not be used; `forwardpass trace verify` says which.")

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from forwardpass.config import variables as v
+from forwardpass.config.plane_choice import chosen_plane
 from forwardpass.config.variables import TABLE, Variable
 from forwardpass.errors import ConfigError
 from forwardpass.wire.keys import Endpoint
@@ -198,12 +199,16 @@ class RelaySettings(Struct, frozen=True):
     plane_url: str | None = None
     producer_id: str = ""
     """Fixed producer id, or empty to draw one at start (decision D-29)."""
+    plane_variable: str = ""
+    """The variable of a Dynamo deployment that chose the plane; empty where it was named to us."""
 
     @classmethod
     def load(cls, sources: Sources) -> RelaySettings:
         """Build from flags and environment; raises :class:`ConfigError`."""
+        plane = chosen_plane(sources)
         return cls(
             endpoint=sources.value(v.ENDPOINT),
-            plane_url=sources.value(v.PLANE) or None,
+            plane_url=plane.url,
             producer_id=sources.value(v.PRODUCER_ID),
+            plane_variable="" if plane.variable == v.PLANE.name else plane.variable,
         )
