@@ -288,3 +288,20 @@ def test_closed_is_closed(server: NatsServer) -> None:
                 await publisher.publish(b"late")
 
     asyncio.run(run())
+
+
+def test_closed_while_the_old_socket_closes(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    """nats-py ends with a cancellation of its own when it is closed in that moment; it stays there."""
+
+    async def run() -> None:
+        async with pair(server.url) as (publisher, _):
+            client = publisher._link.client
+            writer = client._transport._io_writer
+            writer._protocol._get_close_waiter(writer).cancel()  # as nats-py does to its own reconnecting
+            with pytest.raises(asyncio.CancelledError):
+                await writer.wait_closed()
+            await publisher.close()
+            assert client.is_closed
+
+    asyncio.run(run())
+    assert "not left cleanly" not in caplog.text

@@ -123,6 +123,8 @@ class Link:
             await asyncio.wait({task, gave_up}, timeout=OPEN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise PlaneUnavailable(self._failure("no answer"))
+            if task.cancelled():  # by nats-py itself; passed on, it would look like a cancellation of ours
+                raise PlaneUnavailable(self._failure("the attempt was given up"))
             try:
                 await task
                 await self._on_connected(client)
@@ -130,9 +132,7 @@ class Link:
                 raise PlaneUnavailable(self._failure(words_of(error))) from error
         except BaseException:
             task.cancel()
-            with contextlib.suppress(Exception):  # nats-py 2.9 fails to close what never connected
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await client.close()
+            await _end(client)  # nats-py 2.9 fails to close what never connected
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 await asyncio.wait_for(task, CLOSE_SECONDS)
             raise
@@ -145,10 +145,7 @@ class Link:
         return f"no NATS server at {self._settings.where} can be used: {found}"
 
     async def _leave(self, client: Any) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await client.close()
-        except Exception as error:  # noqa: BLE001  boundary: leaving is best effort
+        if (error := await _end(client)) is not None:
             self._log.warning("leave", f"{self._settings.where} was not left cleanly: {words_of(error)}")
 
     async def _reopen(self) -> None:
@@ -192,6 +189,23 @@ class Link:
             return
         if self._reopening is None or self._reopening.done():
             self._reopening = asyncio.get_running_loop().create_task(self._reopen(), name="nats reopen")
+
+
+async def _end(client: Any) -> BaseException | None:
+    """Close a client of nats-py within CLOSE_SECONDS; return what went wrong, if anything did.
+
+    A task of its own, because nats-py cancels its reconnecting while that waits for the old socket to close.
+    The wait for the socket counts as cancelled from then on, and ``close``, which waits for the same, ends
+    with a CancelledError that nobody asked for. What cancels the caller still does.
+    """
+    task = asyncio.ensure_future(client.close())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=CLOSE_SECONDS)
+    finally:
+        task.cancel()
+    if not done:
+        return TimeoutError(f"it took longer than {CLOSE_SECONDS} s")
+    return None if task.cancelled() else task.exception()
 
 
 def words_of(error: BaseException) -> str:
