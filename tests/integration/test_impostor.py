@@ -161,11 +161,10 @@ def check_trace(prefix: Path) -> None:
     assert sum(row["worker_id"] == GOOD for row in derived) == GOODS
     assert len(re.findall(rf" {GOOD} +0 +\d+ +decode ", table)) == GOODS
     assert stats["summary"]["rows"] == len(rows) == len(derived) == len(shown.splitlines())
-    for ledger in prefix.parent.glob("*.ledger"):
-        document = [json.loads(line) for line in ledger.read_text().splitlines()]
-        # A line without streams tells an event or a calm time alone.
-        names = [stream["worker_id"] for line in document for stream in line.get("streams", [])]
-        assert names and max(map(len, names)) <= MAX_NAME
+    ledgers = [ledger.read_text() for ledger in prefix.parent.glob("*.ledger")]
+    lines = [json.loads(line) for text in ledgers for line in text.splitlines()]
+    names = [stream["worker_id"] for line in lines for stream in line.get("streams", [])]  # an event has none
+    assert max(map(len, names)) <= MAX_NAME
 
 
 def test_on_the_raw_stream(tmp_path: Path) -> None:
