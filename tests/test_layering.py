@@ -67,7 +67,10 @@ HOMES: dict[str, tuple[str, ...]] = {
         "collect/",
         "cli/",
         "engines/mock/launch.py",
-        "engines/vllm/launch.py",
+        # what runs in a server's own event loop, before it answers
+        "engines/vllm/bench_conclude.py",
+        "engines/vllm/bench_middleware.py",
+        "engines/vllm/bench_workers.py",
         "engines/trtllm/poller.py",
         "testing/conformance_plane.py",
     ),

@@ -55,7 +55,7 @@ class ServedVllm:
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self._stderr.read_text()[-3000:]
             with contextlib.suppress(OSError):
-                if self._request("GET", "/health", None)[0] == 200:
+                if self.request("GET", "/health", None)[0] == 200:
                     return
             time.sleep(0.25)
         raise AssertionError(f"not up within {START_SECONDS} s: {self._stderr.read_text()[-3000:]}")
@@ -66,14 +66,14 @@ class ServedVllm:
         ``rank`` is the data-parallel rank that has to answer it; vLLM chooses where it is None.
         """
         headers = {} if rank is None else {"x-data-parallel-rank": str(rank)}
-        status, text = self._request("POST", path, json.dumps({"model": self.model, **body}), **headers)
+        status, text = self.request("POST", path, json.dumps({"model": self.model, **body}), **headers)
         assert status == 200, text
         answer: dict[str, Any] = json.loads(text)
         return answer
 
     def call(self, path: str) -> None:
         """POST to one of the server's own controls."""
-        status, text = self._request("POST", path, None)
+        status, text = self.request("POST", path, None)
         assert status == 200, text
 
     @contextlib.contextmanager
@@ -94,14 +94,15 @@ class ServedVllm:
     def engine_cores(self) -> dict[str, int]:
         """Return the engine cores by the names of their processes, such as ``EngineCore_DP1``."""
         found = {}
-        for pid in self._session():
+        for pid in self.session():
             with contextlib.suppress(OSError):
                 name = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
                 if "EngineCore" in name:
                     found[name.rpartition("::")[2].strip()] = pid
         return found
 
-    def _request(self, method: str, path: str, body: str | None, **headers: str) -> tuple[int, str]:
+    def request(self, method: str, path: str, body: str | None = None, **headers: str) -> tuple[int, str]:
+        """Send any request and return status and text."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
         try:
             connection.request(method, path, body, {"content-type": "application/json"} | headers)
@@ -133,9 +134,13 @@ class ServedVllm:
 
     def _child_groups(self) -> set[int]:
         """Return the process groups of the launcher's session besides its own."""
-        return set(self._session().values())
+        return set(self.session().values())
 
-    def _session(self) -> dict[int, int]:
+    def so_far(self) -> str:
+        """Return what was written to stderr until now."""
+        return self._stderr.read_text()
+
+    def session(self) -> dict[int, int]:
         """Return pid -> process group of every process that the launcher has started."""
         found = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -63,6 +63,8 @@ class RunContext:
         self.usable_blocks = 0
         """Blocks that requests of this rank may take, the watermark left alone."""
         self.current: Current | None = None
+        self.stopping = False
+        """No further point may begin, whatever the time."""
         self.began = 0.0
         """Monotonic seconds at the first step of the benchmark."""
         self.last_progress = 0.0
@@ -78,7 +80,7 @@ class RunContext:
     @property
     def timed_out(self) -> bool:
         """Return whether no further point may begin, as far as this rank's clock says."""
-        return self.clock.monotonic() - self.began >= self.settings.timeout_seconds
+        return self.stopping or self.clock.monotonic() - self.began >= self.settings.timeout_seconds
 
     @property
     def samples(self) -> list[Sample]:

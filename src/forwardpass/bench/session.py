@@ -136,6 +136,19 @@ class Session:
             current.samples.append(self._sample(current, ticket, arrived_at, metrics, dispatch, index))
         self._last_output_at = arrived_at
 
+    @property
+    def timing(self) -> bool:
+        """Whether a point has been started and its passes are still to come."""
+        return self._context.started
+
+    def stop(self) -> bool:
+        """End the run before the next point, as if the time were up; all ranks agree on when that is.
+
+        Returns whether it can end so: a run without a result yet has nothing to keep, and is aborted.
+        """
+        self._context.stopping = True
+        return self._context.log.settled_points > 0
+
     def abort(self, error: BaseException) -> None:
         """End the run as failed: undo what it had begun, and keep what it had measured. Idempotent."""
         if not self.active:

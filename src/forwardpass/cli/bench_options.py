@@ -12,7 +12,7 @@ from forwardpass.config import bench_variables as v
 from forwardpass.config import parse
 from forwardpass.config.variables import Variable
 
-__all__ = ["PLAN_ROWS", "RUN_ROWS", "bench_options"]
+__all__ = ["PLAN_ROWS", "RUN_ROWS", "SERVE_ROWS", "bench_options"]
 
 PLAN_ROWS: tuple[Variable, ...] = (
     v.MODE, v.POINTS_FILE, v.PREFILL_NEW_TOKENS, v.PREFILL_KV_READS, v.PREFILL_BATCHES, v.DECODE_KV_READS,
@@ -21,6 +21,10 @@ PLAN_ROWS: tuple[Variable, ...] = (
 """What decides which points there are."""
 RUN_ROWS: tuple[Variable, ...] = (*PLAN_ROWS, v.WARMUP_ITERATIONS, v.OUTPUT_PATH, v.TIMEOUT)
 """The same, and what decides how they are run."""
+SERVE_ROWS: tuple[Variable, ...] = (
+    *RUN_ROWS, v.RANDOMIZE_KDA_STATE, v.HYBRID_LIVE_STATE, *(old for old, _ in v.ALIASES)
+)  # fmt: skip
+"""All that there are."""
 
 
 def bench_options(rows: Sequence[Variable]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

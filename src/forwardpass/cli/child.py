@@ -44,6 +44,8 @@ class SignalPasser:
         self._process: asyncio.subprocess.Process | None = None
         self._early: list[signal.Signals] = []
         self._handled: list[signal.Signals] = []
+        self.keep: Callable[[signal.Signals], bool] = lambda number: False
+        """Says of a signal that has come whether it is dealt with otherwise, and not passed on."""
 
     def __enter__(self) -> SignalPasser:
         loop = asyncio.get_running_loop()
@@ -64,8 +66,12 @@ class SignalPasser:
             loop.remove_signal_handler(number)
 
     def _handle(self, loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
-        loop.add_signal_handler(number, self._pass_on, number)
+        loop.add_signal_handler(number, self._take, number)
         self._handled.append(number)
+
+    def _take(self, number: signal.Signals) -> None:
+        if not self.keep(number):
+            self.pass_on(number)
 
     @property
     def stop_asked(self) -> signal.Signals | None:
@@ -76,10 +82,11 @@ class SignalPasser:
         """Pass on to ``process`` from now on, first what arrived already."""
         self._process = process
         for number in self._early:
-            self._pass_on(number)
+            self.pass_on(number)
         self._early.clear()
 
-    def _pass_on(self, number: signal.Signals) -> None:
+    def pass_on(self, number: signal.Signals) -> None:
+        """Send a signal to the child, now or as soon as there is one."""
         process = self._process
         if process is None:
             self._early.append(number)

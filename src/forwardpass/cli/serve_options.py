@@ -39,6 +39,8 @@ _REST = "forwardpass.rest"
 class ServeCommand(click.Command):
     """A command that takes its own options out and leaves everything else alone."""
 
+    prefixes: tuple[str, ...] = ("--fpm-", "--no-fpm-")
+    """An unknown option that begins so is a typing error in one of ours."""
     usage_pieces: tuple[str, ...] = ()
     """What the usage line says after the command."""
 
@@ -49,7 +51,7 @@ class ServeCommand(click.Command):
             name for option in options if option.is_flag for name in (*option.opts, *option.secondary_opts)
         }
         values = {name for option in options if not option.is_flag for name in option.opts}
-        own, rest = split_own(args, values=values, flags=flags, prefixes=("--fpm-", "--no-fpm-"))
+        own, rest = split_own(args, values=values, flags=flags, prefixes=self.prefixes)
         ctx.meta[_REST] = rest
         return super().parse_args(ctx, own)
 

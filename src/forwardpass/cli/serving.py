@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
@@ -104,23 +105,25 @@ def become(command: Command) -> NoReturn:
 async def serve_recorded(
     request: ServeRequest,
     command: Command,
-    recording: Recording,
+    recording: Recording | None,
     *,
     say_start: Callable[[], None],
     silence: str = "",
+    beside: Callable[[SignalPasser], AbstractAsyncContextManager[None]] | None = None,
 ) -> int:
-    """Run the engine to its end beside ``recording`` and return its exit status.
+    """Run the engine to its end beside ``recording``, if there is one, and return its exit status.
 
-    ``silence`` is why nothing may arrive, for the last words.
+    ``silence`` is why nothing may arrive, for the last words; ``beside`` is open while the engine runs.
     """
     with SignalPasser() as signals:
-        started = await _start(recording, request)
+        started = recording is not None and await _start(recording, request)
         if started:
             say_start()
         try:
-            status = await run_child(command.command, command.environment, signals)
+            async with beside(signals) if beside is not None else nullcontext():
+                status = await run_child(command.command, command.environment, signals)
         finally:  # also when the child could not be started: the trace is closed here, not at exit
-            result = await recording.finish() if started else None
+            result = await recording.finish() if recording is not None and started else None
         if result is not None and not request.quiet:
             say(_closing_words(result, silence))
     return status

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from forwardpass.cli.free_streams import free_targets
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.recording import Recording, draw_id, plane_words
 from forwardpass.cli.serving import Command, Resolved, ServeRequest, become, resolve, serve_recorded
+from forwardpass.cli.vllm_bench import SelfBenchmark, wanted_benchmark
 from forwardpass.config import variables as v
 from forwardpass.config.handover import RECORDER, RecorderMark, process_start
 from forwardpass.config.settings import PublisherSettings, Sources, process_environment
@@ -37,11 +38,13 @@ class _Stream(Struct, frozen=True):
     explicit_port: int | None = None
 
 
-def serve_vllm(request: ServeRequest) -> int:
-    """Start vLLM as asked, and return its exit status when it has ended.
+def serve_vllm(request: ServeRequest, on_failure: str = "stop") -> int:
+    """Start vLLM as asked, measured first if that was asked for, and return its exit status when it has
+    ended.
 
-    Raises :class:`EngineError` where no vLLM is installed, and :class:`ConfigError` for a command line
-    that cannot be started at all.
+    ``on_failure`` says whether it serves after a self-benchmark that nobody can use. Raises
+    :class:`EngineError` where no vLLM is installed, and :class:`ConfigError` for a command line that cannot
+    be started at all.
     """
     log_to_stderr(logging.WARNING if request.quiet else logging.INFO)
     installed = find_vllm()
@@ -54,14 +57,34 @@ def serve_vllm(request: ServeRequest) -> int:
     sources = Sources(environment, request.flags)
     resolved = resolve(request, sources, _load_stream, lambda stream: stream.explicit_port is not None)
     asked = _asked(request, resolved)
-    plan = _plan(request, installed, asked, environment)
+    launch = _Launch(request, installed, environment)
+    bench = wanted_benchmark(sources, on_failure, installed, launch.facts, environment, quiet=request.quiet)
+    try:
+        return _serve(request, resolved, asked, launch, sources, bench)
+    finally:
+        if bench is not None:
+            bench.close()
+
+
+def _serve(
+    request: ServeRequest,
+    resolved: Resolved[_Stream],
+    asked: Asked,
+    launch: _Launch,
+    sources: Sources,
+    bench: SelfBenchmark | None,
+) -> int:
+    plan = launch.plan(asked, () if bench is None else bench.arguments)
     for warning in plan.activation.warnings:
         logger.warning("%s", warning)
     strict = bool(sources.resolve(v.STRICT).value)
     targets = free_targets(plan.streams, plan.activation.base_port, strict=strict)
     plan = _marked(plan, asked)
+    if bench is not None:
+        environment = bench.child_environment(plan, asked.worker_id)
+        plan = msgspec.structs.replace(plan, environment=environment)
     command = Command(plan.command, plan.environment)
-    if not targets:
+    if not targets and bench is None:
         become(command)
     recording = Recording(
         targets,
@@ -72,15 +95,18 @@ def serve_vllm(request: ServeRequest) -> int:
         sources=sources,
         engine=SOURCE,
     )
-    return asyncio.run(
+    ranks = plan.ranks.count
+    status = asyncio.run(
         serve_recorded(
             request,
             command,
-            recording,
+            recording if targets else None,
             say_start=lambda: _say_start(plan, asked, recording, resolved),
             silence="" if plan.activation.generate else "; the scheduler in use is not ours",
+            beside=None if bench is None else lambda signals: bench.watching(signals, ranks),
         )
     )
+    return status if bench is None else bench.exit_status(status)
 
 
 def _load_stream(sources: Sources) -> _Stream:
@@ -98,27 +124,35 @@ def _asked(request: ServeRequest, resolved: Resolved[_Stream]) -> Asked:
     )
 
 
-def _plan(
-    request: ServeRequest, installed: InstalledVllm, asked: Asked, environment: Mapping[str, str]
-) -> LaunchPlan:
-    facts = read_arguments(request.arguments)
-    config: Mapping[str, object] = {}
-    if facts.config is not None:
-        try:
-            config = load_config(facts.config)
-        except (ConfigError, OSError) as error:  # vLLM will refuse it in its own words
-            logger.warning("--config is not looked into: %s", error)
-    model = describe_model(read_arguments(request.arguments, config).model)
-    return plan_launch(
-        installed,
-        sys.executable,
-        request.arguments,
-        asked,
-        environment,
-        config=config,
-        model=model,
-        plugin=plugin_facts(installed.version, environment).loads,
-    )
+class _Launch:
+    """What is known of vLLM's arguments before it starts."""
+
+    def __init__(
+        self, request: ServeRequest, installed: InstalledVllm, environment: Mapping[str, str]
+    ) -> None:
+        self._arguments, self._installed, self._environment = request.arguments, installed, environment
+        self._config: Mapping[str, object] = {}
+        config_file = read_arguments(request.arguments).config
+        if config_file is not None:
+            try:
+                self._config = load_config(config_file)
+            except (ConfigError, OSError) as error:  # vLLM will refuse it in its own words
+                logger.warning("--config is not looked into: %s", error)
+        self.facts = read_arguments(request.arguments, self._config)
+
+    def plan(self, asked: Asked, more: Sequence[str]) -> LaunchPlan:
+        """Decide everything; ``more`` are arguments of ours."""
+        return plan_launch(
+            self._installed,
+            sys.executable,
+            self._arguments,
+            asked,
+            self._environment,
+            config=self._config,
+            model=describe_model(self.facts.model),
+            plugin=plugin_facts(self._installed.version, self._environment).loads,
+            more=more,
+        )
 
 
 def _marked(plan: LaunchPlan, asked: Asked) -> LaunchPlan:

@@ -1,6 +1,7 @@
-"""Knows what a process of ours hands to the processes it starts: an id, who records, what was said.
+"""Knows what a process of ours hands to the processes it starts: an id, who records, what was said, where a
+benchmark's folder is.
 
-Two variables of the environment carry it. They are written by this package for its own use, so they are no
+Three variables of the environment carry it. They are written by this package for its own use, so they are no
 settings and stand in no table: nobody else should set them.
 """
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 from forwardpass.wire.keys import MAX_PRODUCER_ID
 
 __all__ = [
+    "BENCH_FOLDER",
     "RECORDER",
     "SAID",
     "RecorderMark",
@@ -29,6 +31,8 @@ RECORDER = "FORWARDPASS_RECORDER"
 """Names the process that records an engine's streams, for whoever might start a second one."""
 SAID = "FORWARDPASS_SAID"
 """Digests of warnings that need not be given again by the processes of the same server."""
+BENCH_FOLDER = "FORWARDPASS_BENCH_FOLDER"
+"""Names the folder of a launch that measures its engine first (``bench/handover.py``)."""
 
 _PROC = Path("/proc")
 _DEAD = frozenset({"Z", "X", "x"})

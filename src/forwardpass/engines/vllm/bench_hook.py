@@ -6,6 +6,7 @@ engine must not serve after one that went wrong.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,15 @@ from msgspec import Struct
 
 from forwardpass.bench.session import Run, Session, Ticket
 from forwardpass.clock import Clock
+from forwardpass.engines.vllm.bench_line import LauncherLine
 from forwardpass.engines.vllm.bench_measure import StepCounter, dispatch_of, summary_of
 from forwardpass.engines.vllm.bench_steps import carry_out
+from forwardpass.errors import BenchError
 from forwardpass.wire.schema import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 
 __all__ = ["BenchHook"]
+
+logger = logging.getLogger(__name__)
 
 
 class _Flight(Struct):
@@ -33,7 +38,8 @@ class BenchHook:
     """A session between a scheduler and its engine. For the engine's thread alone.
 
     ``waiting`` says what waits in the scheduler's queues. ``on_end`` is called once, when the session has
-    ended, well or not.
+    ended, well or not. With a ``line`` to a launcher the benchmark begins when somebody waits for it, and one
+    that failed by its own rules does not end the engine: the launcher ends it.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class BenchHook:
         dp_rank: int,
         waiting: Callable[[], QueuedRequestMetrics],
         on_end: Callable[[], None],
+        line: LauncherLine | None = None,
     ) -> None:
         self.session = session
         self._scheduler = scheduler
@@ -53,6 +60,7 @@ class BenchHook:
         self._worker_id, self._dp_rank = worker_id, dp_rank
         self._waiting = waiting
         self._on_end: Callable[[], None] | None = on_end
+        self._line = line
         self._counter = StepCounter()
         self._flights: deque[_Flight] = deque()
 
@@ -63,8 +71,15 @@ class BenchHook:
 
     def schedule(self, own: Callable[[], Any]) -> Any:
         """Return the next output; ``own`` schedules as vLLM would."""
+        if self._line is not None and not self._line.awaited():
+            return own()
+        self._heed_launcher()
         try:
             step = self.session.on_schedule()
+        except BenchError as error:
+            if self._line is None:
+                raise
+            logger.error("the self-benchmark of this rank failed: %s", error)
         finally:
             self._notice_end()
         if not self.active:
@@ -108,8 +123,17 @@ class BenchHook:
         self.session.abort(error)
         self._notice_end()
 
+    def _heed_launcher(self) -> None:
+        """End the benchmark if the launcher says so; not between two passes that are timed together."""
+        if self._line is None or self.session.timing or not self._line.exchange():
+            return
+        if not self.session.stop():
+            self.abort(InterruptedError("the server was told to end before the first point was measured"))
+
     def _notice_end(self) -> None:
         if self.session.active or self._on_end is None:
             return
         on_end, self._on_end = self._on_end, None
         on_end()
+        if self._line is not None:
+            self._line.report()

@@ -20,19 +20,21 @@ from forwardpass.bench.config import BenchConfig
 from forwardpass.bench.content.identity import ContentKind
 from forwardpass.bench.engine_config import SchedulerFacts, check_scheduler, from_engine
 from forwardpass.bench.environment import BenchEnvironment
+from forwardpass.bench.handover import Handover
 from forwardpass.bench.rank import RankRun
 from forwardpass.bench.sync.group import Group, open_group
 from forwardpass.clock import Clock, SystemClock
-from forwardpass.config.settings import PublisherSettings, Sources
+from forwardpass.config.settings import PublisherSettings, Sources, process_environment
 from forwardpass.engines.vllm import compat
 from forwardpass.engines.vllm.bench_content import content_of, vocabulary_of
 from forwardpass.engines.vllm.bench_driver import VllmDriver
 from forwardpass.engines.vllm.bench_hook import BenchHook
+from forwardpass.engines.vllm.bench_line import LauncherLine
 from forwardpass.engines.vllm.provenance import capture_engine
 from forwardpass.engines.vllm.recorder import Recorder
 from forwardpass.errors import ConfigError, EngineError
 
-__all__ = ["CONFIG_KEY", "open_benchmark"]
+__all__ = ["CONFIG_KEY", "open_benchmark", "scheduler_facts"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,23 +51,32 @@ def open_benchmark(
 ) -> BenchHook | None:
     """Return what measures the engine of ``scheduler``, ``None`` if it is not to be measured.
 
-    An older file of this rank is removed, and ``recorder`` paused. Raises
-    :class:`~forwardpass.errors.ConfigError` and its kind for what cannot be measured so, and what opening the
-    group of ranks raises: an engine that was to be measured must not serve without.
+    What to measure stands in the folder that a launcher of ours names, else in the engine's
+    ``additional_config``, as the reference hands it over. An older file of this rank is removed, and
+    ``recorder`` paused. Raises :class:`~forwardpass.errors.ConfigError` and its kind for what cannot be
+    measured so, and what opening the group of ranks raises: an engine that was to be measured must not serve
+    without.
     """
+    handover = Handover.of(process_environment())
+    order = None if handover is None else handover.order()
     document = (scheduler.vllm_config.additional_config or {}).get(CONFIG_KEY)
+    if order is not None:
+        document = order.benchmark
     if document is None:
         return None
     if not isinstance(document, Mapping):
         raise ConfigError(f"additional_config[{CONFIG_KEY!r}]", document, "an object")
     sources = sources or Sources()
     config, environment = from_engine(document), BenchEnvironment.load(sources)
-    check_scheduler(config, _facts(scheduler))
-    return _Rank(scheduler, recorder, config, environment, sources, clock or SystemClock()).hook
+    check_scheduler(config, scheduler_facts(scheduler.vllm_config))
+    rank = _Rank(scheduler, recorder, config, environment, sources, clock or SystemClock())
+    return rank.hook_for(
+        handover if order is not None else None, await_server=bool(order and order.await_server)
+    )
 
 
-def _facts(scheduler: Any) -> SchedulerFacts:
-    config = scheduler.vllm_config
+def scheduler_facts(config: Any) -> SchedulerFacts:
+    """Return what vLLM's ``config`` says of what can be measured."""
     return SchedulerFacts(
         speculative_decoding=config.speculative_config is not None,
         pipeline_parallel_size=config.parallel_config.pipeline_parallel_size,
@@ -98,16 +109,26 @@ class _Rank:
         )
         self._run = RankRun(config, environment, self._driver, self._group, clock, stream, kind)
         self._engine = capture_engine(scheduler, self._run.layout.graph)
-        self.hook = BenchHook(
-            scheduler,
-            self._run.session,
-            clock,
-            worker_id=settings.worker_id,
-            dp_rank=rank.dp_rank,
-            waiting=recorder.waiting,
-            on_end=self._end,
-        )
+        self._clock, self._worker_id = clock, settings.worker_id
         recorder.pause()
+
+    def hook_for(self, handover: Handover | None, *, await_server: bool) -> BenchHook:
+        """Return what takes the run into the scheduler; ``handover`` is the launcher's folder, and with
+        ``await_server`` a server on this host will wait for the run.
+        """
+        log, line = self._run.log, None
+        if handover is not None:
+            line = LauncherLine(handover, log, self._clock, await_server=await_server)
+        return BenchHook(
+            self._scheduler,
+            self._run.session,
+            self._clock,
+            worker_id=self._worker_id,
+            dp_rank=log.dp_rank,
+            waiting=self._recorder.waiting,
+            on_end=self._end,
+            line=line,
+        )
 
     def _end(self) -> None:
         """Write this rank's file, then let the stream go on."""

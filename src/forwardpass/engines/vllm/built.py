@@ -17,7 +17,7 @@ from forwardpass.engines.vllm.launch import SCHEDULER
 from forwardpass.engines.vllm.role import ModelFacts, serve_role
 from forwardpass.engines.vllm.topology import LocalRanks
 
-__all__ = ["BuiltEngine", "read_built"]
+__all__ = ["BuiltEngine", "derives_from", "read_built"]
 
 _CONVERTS = ("embed", "classify")
 
@@ -58,7 +58,7 @@ def read_built(config: Any, *, headless: bool) -> BuiltEngine:
             int(parallel.data_parallel_size_local),
         ),
         scheduler=None if chosen is None else _name(chosen),
-        ours=chosen is not None and _is_ours(chosen),
+        ours=chosen is not None and derives_from(chosen, SCHEDULER),
     )
 
 
@@ -66,12 +66,12 @@ def _name(chosen: str | type) -> str:
     return chosen if isinstance(chosen, str) else f"{chosen.__module__}.{chosen.__qualname__}"
 
 
-def _is_ours(chosen: str | type) -> bool:
-    """Say whether a class is ours or derived from ours.
+def derives_from(chosen: str | type, wanted: str) -> bool:
+    """Say whether a class is the one at the dotted path ``wanted``, or derived from it.
 
     An operator's path is imported for that, as the engine core is going to import it; vLLM's own are not.
     """
-    if chosen == SCHEDULER:
+    if chosen == wanted:
         return True
     found = compat.class_at(chosen) if isinstance(chosen, str) else chosen
-    return found is not None and any(_name(base) == SCHEDULER for base in found.__mro__)
+    return found is not None and any(_name(base) == wanted for base in found.__mro__)

@@ -250,4 +250,34 @@ CONTRACT: tuple[Symbol, ...] = (
     *_rows("vllm.config.ModelConfig", "method", "get_vocab_size"),
     *_rows("vllm.config.ParallelConfig", "field", "data_parallel_master_ip pipeline_parallel_size"),
     *_rows("vllm.config.CacheConfig", "field", "num_gpu_blocks"),
+    # What a server does before it serves, if its engine measures itself first (bench_prepare.py and others).
+    *_rows("vllm.config.VllmConfig", "field", "observability_config"),
+    *_rows("vllm.config.ObservabilityConfig", "field", "cudagraph_metrics"),
+    *_rows("vllm.config.ModelConfig", "method", "is_moe"),
+    *_rows(
+        "vllm.config.ParallelConfig",
+        "field",
+        "data_parallel_external_lb data_parallel_hybrid_lb worker_cls worker_extension_cls",
+    ),
+    *_rows("vllm.engine.arg_utils.EngineArgs", "field", "worker_extension_cls cudagraph_metrics"),
+    *_rows("vllm.v1.engine.async_llm.AsyncLLM", "attribute", "vllm_config logger_manager"),
+    *_rows("vllm.v1.engine.async_llm.AsyncLLM", "method", "collective_rpc errored"),
+    *_rows("vllm.v1.engine.async_llm.AsyncLLM.collective_rpc", "parameter", "timeout"),
+    *_rows("vllm.v1.metrics.loggers.StatLoggerManager", "attribute", "stat_loggers"),
+    *_rows("vllm.v1.metrics.loggers.LoggingStatLogger", "attribute", "cudagraph_logging"),
+    *_rows("vllm.v1.metrics.loggers.PerEngineStatLoggerAdapter", "attribute", "per_engine_stat_loggers"),
+    # What a worker tells of itself (worker_extension.py).
+    *_rows("vllm.v1.worker.worker_base.WorkerBase", "attribute", "vllm_config rank"),
+    *_rows("vllm.config.ParallelConfig", "field", "tensor_parallel_size prefill_context_parallel_size"),
+    *_rows("vllm.config.CompilationConfig", "field", "static_forward_context"),
+    *_rows(
+        "vllm.model_executor.layers.attention_layer_base.AttentionLayerBase", "method", "get_attn_backend"
+    ),
+    *_rows("vllm.v1.attention.backend.AttentionBackend", "method", "get_name"),
+    *_rows(
+        "vllm.model_executor.layers.attention.mla_attention.MLAAttention",
+        "attribute",
+        "prefill_backend",
+        optional=True,
+    ),
 )

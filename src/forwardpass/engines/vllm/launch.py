@@ -98,9 +98,10 @@ def plan_launch(
     config: Mapping[str, object] | None = None,
     model: ModelFacts | None = None,
     plugin: bool = False,
+    more: Sequence[str] = (),
 ) -> LaunchPlan:
-    """Decide command, environment, activation and ranks. Raises :class:`ConfigError` for arguments
-    that only ``vllm serve`` understands where it does not work.
+    """Decide command, environment, activation and ranks; ``more`` are arguments of ours. Raises
+    :class:`ConfigError` for arguments that only ``vllm serve`` understands where it does not work.
 
     Where vLLM loads our ``plugin``, the scheduler is left to that: it comes after vLLM's own choice, which
     no argument shows (since 0.31 some models have a scheduler of their own).
@@ -114,9 +115,10 @@ def plan_launch(
         foreign_scheduler=None if chosen == SCHEDULER else chosen,
     )
     inject = activation.inject_scheduler and chosen is None and not plugin
+    injected = (*((f"--scheduler-cls={SCHEDULER}",) if inject else ()), *more)
     ranks = local_ranks(facts)
     return LaunchPlan(
-        command=serve_command(installed, python, arguments, facts, inject=inject),
+        command=serve_command(installed, python, arguments, facts, injected),
         environment=child_environment(environment, activation, asked),
         activation=activation,
         ranks=ranks,
@@ -129,13 +131,11 @@ def serve_command(
     python: str,
     arguments: Sequence[str],
     facts: ServeArguments,
-    *,
-    inject: bool,
+    injected: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the child's command. The operator's arguments stay as they are and in their order; the
-    scheduler goes before them, right after the model, so that a later option of theirs wins.
+    """Return the child's command. The operator's arguments stay as they are and in their order; what is
+    ``injected`` goes before them, right after the model, so that a later option of theirs wins.
     """
-    injected = (f"--scheduler-cls={SCHEDULER}",) if inject else ()
     model, rest = list(arguments[: facts.leading_model]), list(arguments[facts.leading_model :])
     if installed.has_command_line:
         return (python, "-m", _COMMAND_LINE, "serve", *model, *injected, *rest)

@@ -11,7 +11,8 @@ import inspect
 import logging
 from typing import Any
 
-from forwardpass.config.settings import Sources
+from forwardpass.config.handover import BENCH_FOLDER
+from forwardpass.config.settings import Sources, process_environment
 from forwardpass.config.variables import STRICT
 from forwardpass.engines.vllm import compat
 from forwardpass.engines.vllm.inject import prepare_engine
@@ -52,7 +53,12 @@ def wrap_method(owner: Any) -> bool:
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         config = original(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs).arguments
-        _prepare(config, headless=bool(given.get("headless", False)))
+        headless = bool(given.get("headless", False))
+        _prepare(config, headless=headless)
+        if process_environment().get(BENCH_FOLDER):
+            from forwardpass.engines.vllm.bench_prepare import prepare_benchmark
+
+            prepare_benchmark(config, headless=headless)
         return config
 
     setattr(create_engine_config, _MARK, True)
