@@ -60,16 +60,17 @@ SUITES: dict[str, Suite] = {
             "test_vllm_inprocess.py",
             "test_vllm_engine_*.py",
             "test_vllm_plugin_offline.py",
-            "test_vllm_bench_engine.py",
+            *("test_vllm_bench_engine.py", "test_vllm_bench_prepare.py"),
         ),
         runs_engine=True,
     ),
     "server": Suite(
         "server",
-        "A real server from start to end: HTTP completions in, trace rows out.",
+        "A real server from start to end: HTTP completions in, trace rows out; and one that measures itself "
+        "first.",
         (
             *("test_vllm_serve*.py", "test_vllm_ranks.py", "test_vllm_lockstep.py"),
-            *("test_vllm_plugin_serve.py", "test_vllm_soak.py"),
+            *("test_vllm_plugin_serve.py", "test_vllm_soak.py", "test_vllm_bench_serve.py"),
         ),
         runs_engine=True,
     ),

@@ -138,14 +138,6 @@ def test_it_says_what_it_did(run: Run) -> None:
     assert "/fpm/perf_metrics" in said[0]
 
 
-@pytest.fixture(scope="module")
-def points(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a points file with one point that no engine of these tests can take."""
-    path = tmp_path_factory.mktemp("points") / "points.json"
-    path.write_text(json.dumps({"schema_version": 1, "prefill": [TOO_LONG], "decode": []}))
-    return path
-
-
 def started(model: str, given: list[str], folder: Path, environment: dict[str, str]) -> ServedVllm:
     return ServedVllm(model, given, folder, environment)
 
@@ -164,47 +156,60 @@ def still_there(server: ServedVllm) -> dict[int, int]:
     return server.session()
 
 
-def test_a_run_without_a_result_is_not_served(
-    vllm: object, tiny_model: str, vllm_environment: dict[str, str], points: Path, tmp_path: Path
-) -> None:
-    """BVLLM-45, BVLLM-22: A point that cannot be measured ends the server, which says which point and why."""
-    given = arguments(tmp_path, "--benchmark-points-file", str(points), mode="prefill")
-    server = started(tiny_model, given, tmp_path, vllm_environment)
+@pytest.fixture(scope="module")
+def useless(
+    vllm: object,
+    tiny_model: str,
+    vllm_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[ServedVllm, Path, ServedVllm, Path]]:
+    """Start two servers at once with a point that no engine of theirs takes; the second may serve anyway."""
+    folders = (tmp_path_factory.mktemp("stops"), tmp_path_factory.mktemp("serves"))
+    points = {"schema_version": 1, "prefill": [TOO_LONG], "decode": []}
+    servers = []
     try:
-        status = server.ended(END_SECONDS)
-        left = still_there(server)
+        for folder, on_failure in zip(folders, ("stop", "serve"), strict=True):
+            (folder / "points.json").write_text(json.dumps(points))
+            more = ("--benchmark-points-file", str(folder / "points.json"))
+            more += ("--benchmark-on-failure", on_failure, "--fpm-port", str(free_port(3)))
+            given = arguments(folder, *more, mode="prefill")
+            servers.append(started(tiny_model, given, folder, vllm_environment))
+        yield servers[0], folders[0], servers[1], folders[1]
     finally:
-        server.kill()
+        for server in servers:
+            server.kill()
+
+
+def test_a_run_without_a_result_is_not_served(useless: tuple[ServedVllm, Path, ServedVllm, Path]) -> None:
+    """BVLLM-45, BVLLM-22: A point that cannot be measured ends the server, which says which point and why."""
+    server, folder, _, _ = useless
+    status = server.ended(END_SECONDS)
+    last = last_words(server)
 
     assert status == Exit.PARTIAL
-    last = last_words(server)
     assert last.startswith("the engine was not measured, so the server did not start: ")
     assert "prefill[0]" in last
     assert "4000" in last
     assert "Traceback" not in server.words
-    assert json.loads((tmp_path / "bench.json").read_bytes())["status"] == "failed"
-    assert not (tmp_path / "bench_merged.json").exists()
-    assert not left
+    assert json.loads((folder / "bench.json").read_bytes())["status"] == "failed"
+    assert not (folder / "bench_merged.json").exists()
+    assert not still_there(server)
 
 
-def test_it_may_be_served_all_the_same(
-    vllm: object, tiny_model: str, vllm_environment: dict[str, str], points: Path, tmp_path: Path
-) -> None:
+def test_it_may_be_served_all_the_same(useless: tuple[ServedVllm, Path, ServedVllm, Path]) -> None:
     """BVLLM-45, BVLLM-43: With --benchmark-on-failure=serve requests are answered; the result is an error."""
-    given = arguments(
-        tmp_path, "--benchmark-points-file", str(points), "--benchmark-on-failure", "serve", mode="prefill"
-    )
-    with served(tiny_model, given, tmp_path, vllm_environment) as server:
-        status, text = server.request("GET", "/fpm/perf_metrics")
-        answer = server.post("/v1/completions", prompt=PROMPT, max_tokens=5, ignore_eos=True, temperature=0)
-        stopped = server.stop()
+    _, _, server, folder = useless
+    server.wait_until_up()
+    status, text = server.request("GET", "/fpm/perf_metrics")
+    answer = server.post("/v1/completions", prompt=PROMPT, max_tokens=5, ignore_eos=True, temperature=0)
+    stopped = server.stop()
 
     assert (status, json.loads(text)["status"]) == (404, "error")
     assert "prefill[0]" in json.loads(text)["message"]
     assert answer["usage"]["completion_tokens"] == 5
     assert "serving all the same" in server.words
     assert stopped == 0
-    assert json.loads((tmp_path / "bench.json").read_bytes())["status"] == "failed"
+    assert json.loads((folder / "bench.json").read_bytes())["status"] == "failed"
 
 
 def test_an_interrupted_run_keeps_what_it_has(
@@ -239,40 +244,18 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert last_words(server).startswith("interrupted: ")
 
 
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        (
-            [
-                "--speculative-config",
-                '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}',
-            ],
-            "speculative decoding",
-        ),
-        (["--scheduler-cls", "vllm.v1.core.sched.scheduler.Scheduler"], "--scheduler-cls"),
-        (["--runner", "pooling", "--convert", "embed"], "--benchmark-mode"),
-        (["--data-parallel-size", "2"], "--data-parallel-size"),
-    ],
-    ids=["drafts", "scheduler", "embedding", "dense ranks"],
-)
 def test_what_cannot_be_measured_is_refused_before_the_engine(
-    vllm: object,
-    tiny_model: str,
-    vllm_environment: dict[str, str],
-    tmp_path: Path,
-    more: list[str],
-    named: str,
+    vllm: object, tiny_model: str, vllm_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """BVLLM-41, BVLLM-02: One line that names what is in the way, status 2, and no engine core was there."""
-    server = started(tiny_model, arguments(tmp_path, *more), tmp_path, vllm_environment)
+    """BVLLM-41: One line that names what is in the way, status 2, and no engine core was there."""
+    given = arguments(tmp_path, "--data-parallel-size", "2")
+    server = started(tiny_model, given, tmp_path, vllm_environment)
     try:
         status = server.ended(END_SECONDS)
     finally:
         server.kill()
 
-    last = last_words(server)
     assert status == Exit.USAGE
-    assert last.startswith("the engine cannot be measured: ")
-    assert named in last
+    assert last_words(server).startswith("the engine cannot be measured: --data-parallel-size=2")
     assert "Traceback" not in server.words
     assert "EngineCore" not in server.words
