@@ -25,7 +25,7 @@ PASSES ?= 1000000
 TORTURE_ARGS ?=
 PROVE_ARGS ?= --fresh --jobs 2 --write
 
-.PHONY: help demo demo-vllm test test-reference test-sglang test-vllm-matrix soak-vllm prove-vllm torture check bench bench-vllm bench-page prove-exact docs clean distclean
+.PHONY: help demo demo-vllm demo-bench test test-reference test-sglang test-vllm-matrix soak-vllm prove-vllm torture check bench bench-vllm bench-page prove-exact docs clean distclean
 
 help: ## Show the targets.
 	@echo "Usage: make TARGET"
@@ -36,6 +36,9 @@ demo: $(LIGHT)/.ready ## Record a simulated engine with two ranks for a few seco
 
 demo-vllm: $(ENGINE)/.ready ## The same with a real vLLM server on CPU and a tiny model.
 	@$(ENGINE)/bin/python scripts/demo_vllm.py $(DEMO_ARGS)
+
+demo-bench: $(ENGINE)/.ready ## Let that vLLM server measure itself before it serves, and show what it found.
+	@$(ENGINE)/bin/python scripts/demo_bench.py $(DEMO_ARGS)
 
 test: $(LIGHT)/.ready $(ENGINE)/.ready ## Run every test, those with a real vLLM too (PYTEST_ARGS="-k codec" to choose).
 	@scripts/run_tests.sh $(LIGHT) $(ENGINE) $(PYTEST_ARGS)

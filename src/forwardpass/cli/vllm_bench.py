@@ -75,6 +75,12 @@ class SelfBenchmark:
             watch.cancel()
             await asyncio.wait({watch})
 
+    @property
+    def served(self) -> bool:
+        """Whether the server came so far as to answer requests."""
+        outcome = self._handover.outcome()
+        return outcome is not None and outcome.serving
+
     def exit_status(self, status: int) -> int:
         """Say how it was if the server did not serve, and return the status to end with."""
         outcome = self._handover.outcome()

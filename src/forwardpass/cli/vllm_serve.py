@@ -104,6 +104,7 @@ def _serve(
             say_start=lambda: _say_start(plan, asked, recording, resolved),
             silence="" if plan.activation.generate else "; the scheduler in use is not ours",
             beside=None if bench is None else lambda signals: bench.watching(signals, ranks),
+            served=lambda: bench is None or bench.served,
         )
     )
     return status if bench is None else bench.exit_status(status)

@@ -131,9 +131,7 @@ class Conclusion:
         while missing := [path for path in self._files if not path.exists()]:
             if self._client.errored:
                 self._look_for_failures(path for path in self._files if path.exists())
-                raise _EngineLost(
-                    "the engine ended before every rank had written its file; see its last words above"
-                )
+                raise _EngineLost(f"the engine ended before every rank had written its file ({self._far()})")
             waited = self._clock.monotonic() - began
             if waited > limit and not warned:
                 warned = True
@@ -142,6 +140,12 @@ class Conclusion:
                 names = ", ".join(map(str, missing))
                 raise _EngineLost(f"no file after {limit + GRACE_SECONDS:g} s (the limit and 90 s): {names}")
             await asyncio.sleep(POLL_SECONDS)
+
+    def _far(self) -> str:
+        """Return how far each rank had come, in words."""
+        said = self._handover.progress()
+        words = [f"rank {rank}: {each.settled:,} of {each.expected:,} points" for rank, each in said.items()]
+        return "; ".join(sorted(words)) or "no rank had begun"
 
     def _look_for_failures(self, files: Any) -> None:
         """Raise what the ranks' files say went wrong, the same reason once."""
