@@ -69,14 +69,14 @@ bench: $(LIGHT)/.ready ## Measure speed: ratios of two ways, run in turn (BENCH_
 
 bench-vllm: $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure what recording costs vLLM, Dynamo's way and ours (BENCH_ARGS="--quick").
 	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher reference_recorder plane $(BENCH_ARGS)
-	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput $(BENCH_ARGS)
+	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput vllm_after_benchmark $(BENCH_ARGS)
 
 bench-page: $(LIGHT)/.ready $(ENGINE)/.ready $(REFERENCE)/.ready ## Measure anew what docs/explanation/speed.md shows (an hour, on a quiet machine).
 	@mkdir -p build/bench
 	@$(REFERENCE)/bin/python benchmarks/run.py vllm_scheduler vllm_publisher --json build/bench/vllm.json
 	@$(REFERENCE)/bin/python benchmarks/run.py reference_recorder --json build/bench/recorder.json
 	@$(REFERENCE)/bin/python benchmarks/run.py plane --json build/bench/plane.json
-	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput --json build/bench/throughput.json
+	@$(ENGINE)/bin/python benchmarks/run.py vllm_throughput vllm_after_benchmark --json build/bench/throughput.json
 	@$(LIGHT)/bin/python benchmarks/run.py raw_stream stalled --json build/bench/stream.json
 	@$(LIGHT)/bin/python benchmarks/run.py scale --large --json build/bench/scale.json
 	@$(LIGHT)/bin/python benchmarks/speed_page.py build/bench/*.json

@@ -40,7 +40,7 @@ def test_a_benchmark_runs(name: str) -> None:
 
 def test_without_vllm_its_benchmarks_measure_nothing() -> None:
     """Where vLLM is not installed, they say that they were skipped and succeed."""
-    for name in ("bench_vllm_scheduler", "bench_vllm_throughput"):
+    for name in ("bench_vllm_scheduler", "bench_vllm_throughput", "bench_vllm_after_benchmark"):
         done = run("-c", f"import sys; sys.modules['vllm'] = None; import {name}; print({name}.main())")
 
         assert done.stdout.strip() == "[]", done.stderr
