@@ -71,6 +71,7 @@ SUITES: dict[str, Suite] = {
         (
             *("test_vllm_serve*.py", "test_vllm_ranks.py", "test_vllm_lockstep.py"),
             *("test_vllm_plugin_serve.py", "test_vllm_soak.py", "test_vllm_bench_serve.py"),
+            "test_vllm_bench_ranks.py",
         ),
         runs_engine=True,
     ),
