@@ -38,6 +38,12 @@ ONLY: dict[str, tuple[str, ...]] = {
         "trace.discover",
         "trace.ledger",
         "trace.ledger_reader",
+        "artifact",
+        "bench.axes",
+        "bench.digest",
+        "bench.evidence",
+        "bench.outcome",
+        "bench.points",
     ),
     "columnar": ("trace",),
     "collect": ("plane", "trace"),
@@ -59,6 +65,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "deflate": ("trace/gzip_member.py",),
     "pyarrow": ("columnar/",),
     "duckdb": ("columnar/",),
+    "matplotlib": ("cli/bench_chart.py",),
     "hypothesis": ("testing/strategies.py",),
     # parts of the standard library that have a home as well
     "asyncio": (
@@ -197,6 +204,7 @@ def test_every_room_has_a_level() -> None:
         ("analyze/summary.py", "from forwardpass.trace.sink import TraceSink"),
         ("analyze/summary.py", "from forwardpass.publish import publisher"),
         ("artifact/merge.py", "from forwardpass.trace import reader"),
+        ("analyze/benchmark/run.py", "from forwardpass.bench.session import Session"),
         ("engines/vllm/launch.py", "from forwardpass.relay.relay import Relay"),
         ("cli/demo.py", "from forwardpass.testing.clock import ManualClock"),
         ("pump.py", "if TYPE_CHECKING:\n    from forwardpass.trace.sink import TraceSink"),
