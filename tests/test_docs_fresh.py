@@ -59,7 +59,7 @@ def test_tests_name_clauses_that_exist() -> None:
     assert set(module.named_clauses()) <= set(module.clause_ids())
 
 
-_SHOWN = ("CASE-", "TRAP-", "LOSS-", "ART-", "MERGE-", "EVID-", "PROBE-")
+_SHOWN = ("CASE-", "TRAP-", "LOSS-", "ART-", "MERGE-", "EVID-", "PROBE-", "SHOW-", "DIFF-")
 
 
 def test_every_special_case_and_trap_has_a_test() -> None:

@@ -15,6 +15,7 @@ COMMANDS = [
     ["trace", "repair"], ["trace", "merge"], ["trace", "gaps"], ["trace", "plan"], ["trace", "prune"],
     ["trace", "export"], ["trace", "sql"], ["trace", "derive"], ["doctor"], ["env"], ["trtllm"],
     ["collect"], ["bench"], ["bench", "plan"], ["bench", "run"], ["bench", "validate"], ["bench", "merge"],
+    ["bench", "show"], ["bench", "diff"],
 ]  # fmt: skip
 
 

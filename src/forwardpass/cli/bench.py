@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from forwardpass.cli.bench_diff import diff
 from forwardpass.cli.bench_merge import merge
 from forwardpass.cli.bench_plan import plan
 from forwardpass.cli.bench_run import run
+from forwardpass.cli.bench_show import show
 from forwardpass.cli.bench_validate import validate_command
 
 __all__ = ["bench"]
@@ -24,8 +26,10 @@ def bench() -> None:
       forwardpass bench plan --engine mock
       forwardpass bench run --engine mock --dp 4
       forwardpass bench validate /tmp/benchmark_results*.json
+      forwardpass bench show /tmp/benchmark_results_merged.json
+      forwardpass bench diff before_merged.json after_merged.json
     """
 
 
-for _command in (plan, run, merge, validate_command):
+for _command in (plan, run, merge, validate_command, show, diff):
     bench.add_command(_command)

@@ -12,7 +12,10 @@ from typing import TextIO
 
 from forwardpass.config.settings import process_environment
 
-__all__ = ["json_for_terminal", "printable", "redraws", "terminal_width"]
+__all__ = ["colourful", "json_for_terminal", "page_width", "printable", "redraws", "terminal_width"]
+
+_PAGE = 110
+"""Columns where there is no terminal."""
 
 _HIDDEN_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """What JSON leaves as it is and a terminal may obey: DEL, the C1 controls, separators, direction marks."""
@@ -39,3 +42,13 @@ def redraws(stream: TextIO) -> bool:
 def terminal_width(stream: TextIO) -> int | None:
     """Return the columns of the terminal that ``stream`` is, or ``None`` if it is none."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def page_width(stream: TextIO) -> int:
+    """Return how wide tables may be: the terminal, or what fits most pages where ``stream`` is none."""
+    return max(40, terminal_width(stream) or _PAGE)
+
+
+def colourful(stream: TextIO) -> bool:
+    """Say whether colours may be used: on a terminal that is not dumb, unless ``NO_COLOR`` is set."""
+    return redraws(stream) and not process_environment().get("NO_COLOR")
