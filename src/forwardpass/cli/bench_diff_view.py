@@ -23,6 +23,7 @@ __all__ = ["diff_lines"]
 
 MOST_SHOWN = 10
 _LINE = 1000
+_EFFECTS = {Effect.REFUSED: "!", Effect.CAVEAT: "", Effect.NOTE: "note"}
 _BASES = {
     Basis.LAUNCHES: "launches",
     Basis.ADJACENT_STEPS: "steps of one launch",
@@ -116,7 +117,7 @@ def _fields(fields: Sequence[FieldDifference], width: int) -> Iterator[str]:
     rows = [("", "field", "A", "B")]
     most = max(12, (width - max(len(f"{one.area}: {one.path}") for one in fields) - 9) // 2)
     for one in fields:
-        sign = "!" if one.effect is Effect.REFUSED else " "
+        sign = _EFFECTS[one.effect]
         rows.append((sign, f"{one.area}: {one.path}", _cut(one.a, most), _cut(one.b, most)))
     yield from table_lines(rows, left=4)
 

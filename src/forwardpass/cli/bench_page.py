@@ -22,6 +22,12 @@ from forwardpass.cli.terminal import printable
 
 __all__ = ["page", "shade"]
 
+MOST_POINTS = 20_000
+"""Lines of the table of points; a browser is slow with more."""
+_POINT_HEAD = (
+    *("id", "point", "rank", "time", "samples", "least", "median", "most", "cv", "KV"),
+    *("expected graph", "engine said"),
+)
 _LINE = 4000
 """Characters of a text of the file that are shown."""
 _WARM = ((46, 64, 130), (38, 140, 140), (160, 200, 90), (255, 220, 80))
@@ -156,24 +162,13 @@ def _skipped(run: BenchRun) -> Iterator[str]:
 
 
 def _points(points: Sequence[MeasuredPoint]) -> Iterator[str]:
-    if points:
-        yield "<h2>points</h2><p>Times in ms. Samples are steps of one launch; - is not recorded.</p>"
-        head = (
-            "id",
-            "point",
-            "rank",
-            "time",
-            "samples",
-            "least",
-            "median",
-            "most",
-            "cv",
-            "KV",
-            "expected graph",
-        )
-        yield from _table(
-            (*head, "engine said"), (_row(point, time) for point in points for time in point.ranks)
-        )
+    rows = [(point, time) for point in points for time in point.ranks]
+    if not rows:
+        return
+    yield "<h2>points</h2><p>Times in ms. Samples are steps of one launch; - is not recorded.</p>"
+    if len(rows) > MOST_POINTS:
+        yield f"<p>{MOST_POINTS:,} of {len(rows):,} lines; --json has all.</p>"
+    yield from _table(_POINT_HEAD, (_row(point, time) for point, time in rows[:MOST_POINTS]))
 
 
 def _row(point: MeasuredPoint, time: RankTime) -> Iterator[str]:

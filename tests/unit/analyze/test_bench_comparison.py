@@ -142,6 +142,19 @@ def test_what_every_run_has_of_its_own_is_not_compared(path: str) -> None:
     assert not found.has_findings
 
 
+@pytest.mark.parametrize(
+    "path", ["limits.num_gpu_blocks", "capacity.common.usable_blocks_with_watermark", "config.timeout"]
+)
+def test_what_launches_differ_in_is_noted(path: str) -> None:
+    """DIFF-05, DIFF-13: Some blocks more or less are no finding and no bar for a repetition; they are named."""
+    a, b = made(lambda document: put(document, path, 1000)), changed(path, 1001)
+    found = compare([a], [b])
+
+    assert effects(found) == {path: Effect.NOTE}
+    assert not found.has_findings
+    assert unlike(a, b) is None
+
+
 def test_warmups_are_part_of_the_protocol() -> None:
     """DIFF-03: Other attempts before the first point are a difference of the rank that made them."""
     found = compare(

@@ -11,7 +11,7 @@ import pytest
 from forwardpass.analyze.benchmark.overview import overview
 from forwardpass.analyze.benchmark.run import BenchRun, run_of
 from forwardpass.artifact.read import parse_artifact
-from forwardpass.cli.bench_page import page, shade
+from forwardpass.cli.bench_page import MOST_POINTS, page, shade
 from forwardpass.cli.bench_show import time_maps
 from forwardpass.cli.bench_show_view import show_lines
 from forwardpass.testing.artifacts import made_run
@@ -140,6 +140,19 @@ def test_every_point_stands_on_the_page() -> None:
     assert text.count('<tr><td class="text">') == 12
     assert all(f">{point.wall_time * 1e3:.0f}<" in text for point in run.points)
     assert "adjacent_upper_median" not in text
+
+
+def test_a_page_of_very_many_points_says_what_it_leaves_out() -> None:
+    """SHOW-05: A browser is not given more lines than it can show, and the page says so."""
+    document = made_run(ranks=1, points=1, protocol=False, contract=False)[0]
+    group = document["iteration_groups"][0]
+    result = group["rank_results"][0]
+    group["rank_results"] = [{**result, "dp_rank": rank} for rank in range(MOST_POINTS + 5)]
+    run = run_of(parse_artifact(json.dumps(document).encode(), "r.json"))
+    text = page_of(run)
+
+    assert "20,000 of 20,005 lines; --json has all." in text
+    assert text.count('<tr><td class="text">') == MOST_POINTS
 
 
 def test_shades_go_from_one_end_to_the_other() -> None:

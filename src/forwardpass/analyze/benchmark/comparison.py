@@ -113,7 +113,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         """Whether anything differs: grid, protocol, provenance, or the times of a point."""
         return (
             not self.grid.is_empty
-            or any(one.known for one in self.fields)
+            or any(one.is_finding for one in self.fields)
             or (self.timing is not None and self.timing.has_findings)
         )
 
@@ -150,7 +150,7 @@ def unlike(first: BenchRun, again: BenchRun) -> str | None:
         return "it is the same launch"
     if not grid_difference(first, again).is_empty:
         return "its grid is another one"
-    known = [field for field in field_differences(first, again) if field.known]
+    known = [field for field in field_differences(first, again) if field.is_finding]
     if known:
         return f"{known[0].path} is {known[0].b} and not {known[0].a}"
     return None

@@ -37,6 +37,8 @@ class Effect(StrEnum):
     """They are not the same quantity: the times are compared on demand only."""
     CAVEAT = "caveat"
     """They may be compared, and this may be why they differ."""
+    NOTE = "note"
+    """Launches of the same engine differ in it as well: no finding, and no bar for a repetition."""
 
 
 class FieldDifference(Struct, frozen=True, kw_only=True):
@@ -50,6 +52,11 @@ class FieldDifference(Struct, frozen=True, kw_only=True):
     effect: Effect
     known: bool
     """Whether both files say it; what one of them does not say is a caveat at most."""
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether the runs were not of the same, as far as the files tell."""
+        return self.known and self.effect is not Effect.NOTE
 
 
 _REFUSED: tuple[Path, ...] = (
@@ -74,6 +81,13 @@ _REFUSED: tuple[Path, ...] = (
     ("measurement_protocol", "synthetic_pool_tag"),
     ("measurement_protocol", "prompt_hash_encoding"),
 )
+_NOTES: tuple[Path, ...] = (
+    ("config", "timeout"),
+    ("limits", "num_gpu_blocks"),
+    ("capacity", "common", "usable_blocks_without_watermark"),
+    ("capacity", "common", "usable_blocks_with_watermark"),
+)
+"""An engine measures its free memory at each start, and finds some blocks more or less."""
 _NULL_SAYS_NONE: tuple[Path, ...] = (("engine", "quantization"), ("engine", "speculative"))
 """Where null is a fact (there is none); elsewhere in the engine block it says that it was not to be had."""
 
@@ -92,7 +106,6 @@ _BLOCKS: dict[str, Area] = {
 }
 _OF_A_RUN: tuple[Path, ...] = (
     ("config", "output_path"),
-    ("config", "timeout"),
     ("synchronization", "port"),
     ("kvwarm", "stages"),
     ("kvwarm", "capacity_fallbacks"),
@@ -116,7 +129,7 @@ _WORKERS = ("attention_backends", "mla_prefill_backend", "cudagraph_mode_resolve
 
 
 def field_differences(a: BenchRun, b: BenchRun) -> list[FieldDifference]:
-    """Return every field of protocol and provenance in which two runs differ, those that refuse first."""
+    """Return every field of protocol and provenance in which two runs differ, the weightiest first."""
     found_ones: dict[str, FieldDifference] = {}
     for name, area in _BLOCKS.items():
         one, other = (run.head.get(name, UNSET) for run in (a, b))
@@ -130,7 +143,7 @@ def field_differences(a: BenchRun, b: BenchRun) -> list[FieldDifference]:
     for rank in sorted({*a.ledgers, *b.ledgers}):
         warmups = [{"warmups": {f"rank {rank}": _warmups(run, rank)}} for run in (a, b)]
         _add(found_ones, Area.PROTOCOL, ("warmups", f"rank {rank}"), *warmups)
-    return sorted(found_ones.values(), key=lambda one: one.effect is not Effect.REFUSED)
+    return sorted(found_ones.values(), key=lambda one: list(Effect).index(one.effect))
 
 
 def unrecorded(a: BenchRun, b: BenchRun) -> list[str]:
@@ -166,16 +179,21 @@ def _add(
         return
     null_says_none = _is_under(path, _NULL_SAYS_NONE)
     known = all(value is not UNSET and (value is not None or null_says_none) for value in values)
-    refused = known and _is_under(path, _REFUSED)
     where = path_text(path).removeprefix("$.")
     kept[where] = FieldDifference(
         area=area,
         path=where,
         a=texts[0],
         b=texts[1],
-        effect=Effect.REFUSED if refused else Effect.CAVEAT,
+        effect=_effect(path, known),
         known=known,
     )
+
+
+def _effect(path: Path, known: bool) -> Effect:
+    if _is_under(path, _NOTES):
+        return Effect.NOTE
+    return Effect.REFUSED if known and _is_under(path, _REFUSED) else Effect.CAVEAT
 
 
 def _is_under(path: Path, places: tuple[Path, ...]) -> bool:
