@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forwardpass.analyze.benchmark.comparison import compare
@@ -78,7 +78,7 @@ def check_shown(run: BenchRun) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(PLACES), VALUES)
 def test_any_value_anywhere_is_shown_or_named(at: Place, value: Any) -> None:
     """SHOW-02, SHOW-09: A file with any value at any place is shown and compared, or refused by our error; a

@@ -146,7 +146,7 @@ def test_what_every_run_has_of_its_own_is_not_compared(path: str) -> None:
     "path", ["limits.num_gpu_blocks", "capacity.common.usable_blocks_with_watermark", "config.timeout"]
 )
 def test_what_launches_differ_in_is_noted(path: str) -> None:
-    """DIFF-05, DIFF-13: Some blocks more or less are no finding and no bar for a repetition; they are named."""
+    """DIFF-05, DIFF-13: Some blocks more or less are named, no finding, and no bar for a repetition."""
     a, b = made(lambda document: put(document, path, 1000)), changed(path, 1001)
     found = compare([a], [b])
 

@@ -7,7 +7,7 @@ from itertools import combinations, product
 from math import comb
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forwardpass.analyze.benchmark.intervals import (
@@ -61,6 +61,7 @@ def test_the_narrowest_interval_is_taken() -> None:
     assert interval.level == pytest.approx(1 - 2 * 4 / 252)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8),
     st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=8),
@@ -132,6 +133,7 @@ def test_chance_of_very_many_intervals_is_a_number() -> None:
     assert by_chance(1_000, 20_000, 0.05) == pytest.approx(0.5, abs=0.05)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=20))
 def test_a_spread_is_that_of_the_textbook(times: list[float]) -> None:
     """SHOW-04: Deviation is that of a sample; the median is the upper one."""
