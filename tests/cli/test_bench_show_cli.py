@@ -282,6 +282,7 @@ def test_the_same_file_differs_in_nothing(runs: dict[str, Path]) -> None:
 
     assert done.returncode == 0
     assert {point["ratio"] for point in found["timing"]["points"]} == {1.0}
+    assert (found["a"], found["b"], found["findings"]) == ([str(runs["a"])], [str(runs["a"])], False)
     assert any("of one launch" in caveat for caveat in found["caveats"])
 
 
@@ -317,6 +318,7 @@ def test_a_slower_engine_is_a_finding(tmp_path: Path, runs: dict[str, Path]) -> 
     assert done.returncode == 1
     assert timing["verdicts"]["slower"] == timing["chance"]["tests"] > 0
     assert timing["verdicts"]["faster"] == 0
+    assert found["findings"]
     assert all(phase["interval"]["low"] > 1 for phase in timing["phases"])
     assert "is more than chance explains" in " ".join(done.stdout.split())
     assert ">" in done.stdout

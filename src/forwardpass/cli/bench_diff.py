@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from forwardpass.analyze.benchmark.comparison import Comparison, compare, unlike
 from forwardpass.analyze.benchmark.run import BenchRun, load_run
@@ -75,13 +77,18 @@ def diff(
     found = compare(*sides, force=force, level=confidence / 100)
     with ending_quietly():
         if as_json:
-            write_json(found)
+            write_json(_document(found, sides))
         else:
             look = page_width(sys.stdout), colourful(sys.stdout)
             write_lines(diff_lines(found, (sides[0][0], sides[1][0]), *look, every_point=points))
     if found.timing is None:
         say("times were not compared: they are not the same quantity (--force compares them all the same)")
     return _code(found)
+
+
+def _document(found: Comparison, sides: Sequence[Sequence[BenchRun]]) -> dict[str, Any]:
+    files = {label: [run.file for run in side] for label, side in zip("ab", sides, strict=True)}
+    return {**files, "findings": found.has_findings, **msgspec.structs.asdict(found)}
 
 
 def _code(found: Comparison) -> int:

@@ -446,6 +446,7 @@ def test_runs_that_are_not_whole_are_caveats() -> None:
 
     assert 'B is partial, not valid, stopped by "timeout"' in found.caveats
     assert any("of one launch" in caveat for caveat in same.caveats)
+    assert any("of one launch" in caveat for caveat in compare([made()], [another(), made()]).caveats)
 
 
 def test_the_key_is_that_of_the_coordinate() -> None:

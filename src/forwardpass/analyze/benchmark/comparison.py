@@ -163,8 +163,9 @@ def _caveats(a: Sequence[BenchRun], b: Sequence[BenchRun], grid: GridDifference)
         for run in side
         if not run.is_whole
     ]
-    if a[0].head.get("run_id") == b[0].head.get("run_id"):
-        words.append("both files are of one launch: they hold the same passes")
+    launches = [{found(run.head.get("run_id")) for run in side} for side in (a, b)]
+    if launches[0] & launches[1] - {"null"}:  # a run without an id is not known to be another
+        words.append("a file of A and one of B are of one launch: they hold the same passes")
     if grid.same_digest is False:
         words.append("the grids were planned differently: a point has other points before it")
     if len(a) == len(b) == 1:
