@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
