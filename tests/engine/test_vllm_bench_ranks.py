@@ -18,14 +18,14 @@ from forwardpass.cli.main import Exit
 from forwardpass.testing.ports import free_port
 from forwardpass.trace.reader import read_trace
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SMALL = (
     *("--prefill-max-new-token-samples", "2", "--prefill-max-kv-read-token-samples", "2"),
     *("--decode-max-kv-read-token-samples", "2", "--decode-max-batch-size-samples", "3"),
     *("--prefix-max-batch-size-samples", "2", "--benchmark-warmup-iterations", "2"),
 )
-END_SECONDS = 120.0
+END_SECONDS = 200.0
 ASKED = 12
 
 

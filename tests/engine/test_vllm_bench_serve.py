@@ -19,7 +19,7 @@ from forwardpass.testing.ports import free_port
 from forwardpass.trace.reader import read_trace
 from forwardpass.trace.record import TraceRecord
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SMALL = (
     *("--prefill-max-new-token-samples", "3", "--prefill-max-kv-read-token-samples", "3"),
@@ -29,7 +29,7 @@ SMALL = (
 ENGINE = ("--max-num-seqs", "8", "--max-num-batched-tokens", "128", "--enable-prompt-tokens-details")
 PROMPT = "bada kilo mufa " * 30
 TOO_LONG = {"batch_size": 1, "total_prefill_tokens": 4000, "total_kv_read_tokens": 0}
-END_SECONDS = 120.0
+END_SECONDS = 200.0
 
 
 class Run(NamedTuple):
