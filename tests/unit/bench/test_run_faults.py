@@ -283,6 +283,27 @@ def test_time_is_up_between_points() -> None:
     assert (len(log.measured), log.stopped) == (1, False)
 
 
+def test_a_run_may_be_asked_to_end() -> None:
+    """RUN-48: Asked between two points it ends before the next one, with what it has; asked before the first
+    result it says that there is nothing to keep.
+    """
+    bench = rig(prefill(64), prefill(32), decode(64))
+    answers: list[bool] = []
+    release = bench.driver.release
+
+    def released(ids: tuple[str, ...]) -> None:
+        answers.append(bench.session.stop())
+        release(ids)
+
+    assert bench.session.stop() is False
+    bench.driver.release = released  # type: ignore[method-assign]
+    log = bench.run()
+
+    assert answers[-1] is True
+    assert [row.point.benchmark_id for row in log.measured] == [1]
+    assert (log.stopped, log.error) == (True, None)
+
+
 def test_any_rank_may_stop_all() -> None:
     """RUN-46: A decision to stop before the second point stops this rank too."""
     bench = rig(prefill(64), prefill(32))
