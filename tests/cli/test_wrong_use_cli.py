@@ -15,7 +15,7 @@ COMMANDS = [
     ["trace", "repair"], ["trace", "merge"], ["trace", "gaps"], ["trace", "plan"], ["trace", "prune"],
     ["trace", "export"], ["trace", "sql"], ["trace", "derive"], ["doctor"], ["env"], ["trtllm"],
     ["collect"], ["bench"], ["bench", "plan"], ["bench", "run"], ["bench", "validate"], ["bench", "merge"],
-    ["bench", "show"], ["bench", "diff"],
+    ["bench", "show"], ["bench", "diff"], ["bench", "probe"],
 ]  # fmt: skip
 
 
@@ -94,6 +94,13 @@ def test_help_has_an_example_and_the_exit_codes(command: list[str]) -> None:
         (["trace", "derive", "t", "--max-skew-ms", "-1"], "--max-skew-ms='-1': expected a whole number"),
         (["bench", "validate"], "Missing argument 'FILE...'"),
         (["bench", "merge"], "Missing argument 'FILE...'"),
+        (["bench", "probe"], "Missing argument 'MERGED'"),
+        (["bench", "probe", "a"], "--replies='': expected a file; or --engine, --failed or --skipped"),
+        (["bench", "probe", "a", "--failed", ""], "--failed='': expected a text that is not empty"),
+        (
+            ["bench", "probe", "a", "--replies", "b", "--engine", "mock"],
+            "--engine='mock': expected no --replies",
+        ),
         (["bench", "merge", "a", "--output"], "Option '--output' requires an argument"),
         (["trace", "plan", "--rate", "0"], "--rate='0': expected"),
         (["trace", "merge", ""], "PREFIX='': expected a prefix, a folder or a file"),

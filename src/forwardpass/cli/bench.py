@@ -7,6 +7,7 @@ import click
 from forwardpass.cli.bench_diff import diff
 from forwardpass.cli.bench_merge import merge
 from forwardpass.cli.bench_plan import plan
+from forwardpass.cli.bench_probe import probe
 from forwardpass.cli.bench_run import run
 from forwardpass.cli.bench_show import show
 from forwardpass.cli.bench_validate import validate_command
@@ -31,5 +32,5 @@ def bench() -> None:
     """
 
 
-for _command in (plan, run, merge, validate_command, show, diff):
+for _command in (plan, run, merge, validate_command, probe, show, diff):
     bench.add_command(_command)

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,7 @@ from forwardpass.artifact.sidecar import build_sidecar, write_sidecar
 from forwardpass.atomic import remove_stale
 from forwardpass.engines.mock.bench_worker import Job, Progress
 
-__all__ = ["BenchResult", "RankEnd", "finish", "run_ranks"]
+__all__ = ["BenchResult", "RankEnd", "ask_ranks", "finish", "replies_of", "run_ranks"]
 
 WORKER = ("-m", "forwardpass.engines.mock.bench_worker")
 STOP_SECONDS = 15.0
@@ -34,6 +35,8 @@ class RankEnd(Struct, frozen=True):
     path: str
     exit_code: int
     error: str = ""
+    reply: dict[str, Any] | None = None
+    """What its worker says of itself; ``None`` if it said nothing."""
 
 
 class BenchResult(Struct, frozen=True):
@@ -60,6 +63,18 @@ async def run_ranks(
     base = Path(jobs[0].config.output_path)
     for path in (merged_path(base), sidecar_path(merged_path(base))):
         remove_stale(path)
+    return await _run_all(jobs, on_progress, stop)
+
+
+async def ask_ranks(jobs: Sequence[Job], stop: asyncio.Event) -> list[RankEnd]:
+    """Ask one process for each job what its worker runs, and measure nothing. No file is touched."""
+    asked = [msgspec.structs.replace(job, probe_only=True) for job in jobs]
+    return await _run_all(asked, lambda rank, progress: None, stop)
+
+
+async def _run_all(
+    jobs: Sequence[Job], on_progress: Callable[[int, Progress], None], stop: asyncio.Event
+) -> list[RankEnd]:
     ranks = [asyncio.create_task(_run_rank(job, on_progress, stop)) for job in jobs]
     return list(await asyncio.gather(*ranks))
 
@@ -73,7 +88,7 @@ async def _run_rank(job: Job, on_progress: Callable[[int, Progress], None], stop
         start_new_session=True,  # a terminal's Ctrl-C reaches it once, from us
     )
     ender = asyncio.create_task(_end_when(process, stop))
-    error = ""
+    error, reply = "", None
     try:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -81,15 +96,16 @@ async def _run_rank(job: Job, on_progress: Callable[[int, Progress], None], stop
         process.stdin.close()
         async for line in process.stdout:
             progress = msgspec.json.decode(line, type=Progress)
-            error = progress.error or error
-            on_progress(job.rank, progress)
+            error, reply = progress.error or error, progress.reply or reply
+            if not progress.error and progress.reply is None:
+                on_progress(job.rank, progress)
         code = await process.wait()
     finally:
         ender.cancel()
         if process.returncode is None:
             process.kill()
     path = str(rank_path(Path(job.config.output_path), job.rank))
-    return RankEnd(job.rank, path, code, error or (f"exit status {code}" if code else ""))
+    return RankEnd(job.rank, path, code, error or (f"exit status {code}" if code else ""), reply)
 
 
 async def _end_when(process: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
@@ -99,6 +115,11 @@ async def _end_when(process: asyncio.subprocess.Process, stop: asyncio.Event) ->
     await asyncio.sleep(STOP_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         process.kill()
+
+
+def replies_of(ends: Sequence[RankEnd]) -> list[dict[str, Any]]:
+    """Return what the ranks' workers said, in the order of ranks; one that said nothing is missing."""
+    return [end.reply for end in ends if end.reply is not None]
 
 
 def finish(jobs: Sequence[Job], ends: Sequence[RankEnd]) -> BenchResult:
@@ -115,7 +136,7 @@ def finish(jobs: Sequence[Job], ends: Sequence[RankEnd]) -> BenchResult:
     merge = merge_ranks([PathSource(Path(path)) for path in files], output=merged, sidecar=sidecar)
     merge.write()
     document = merge.document()
-    probe = build_sidecar(document, ProbeReplies([_worker_reply(job) for job in jobs]))
+    probe = build_sidecar(document, ProbeReplies(replies_of(ends)))
     if probe is not None:
         write_sidecar(sidecar, probe)
     coverage = document["coverage"]
@@ -127,20 +148,3 @@ def finish(jobs: Sequence[Job], ends: Sequence[RankEnd]) -> BenchResult:
         merged=str(merged),
         worker_probe=str(sidecar) if probe is not None else None,
     )
-
-
-def _worker_reply(job: Job) -> dict[str, object]:
-    """Return what the one worker of a simulated rank says of itself."""
-    graph = job.engine.graph
-    return {
-        "dp_rank": job.rank,
-        "worker_rank": 0,
-        "tp_rank": 0,
-        "pp_rank": 0,
-        "pcp_rank": 0,
-        "attention_backends": {"layers.0.attention": "SIMULATED"},
-        "capture_errors": {},
-        "mla_prefill_backend": None,
-        "cudagraph_mode_resolved": graph.mode,
-        "cudagraph_capture_sizes_resolved": list(graph.capture_sizes),
-    }

@@ -149,8 +149,6 @@ def _watched(ranks: int, *, quiet: bool) -> Iterator[Callable[[int, RankProgress
         settled = dict.fromkeys(range(ranks), 0)
 
         def take(rank: int, progress: RankProgress) -> None:
-            if progress.error:
-                return
             settled[rank] = progress.settled
             bars.update(
                 task, total=progress.expected, completed=min(settled.values()), description="measuring"

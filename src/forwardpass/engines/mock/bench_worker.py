@@ -1,7 +1,8 @@
 """Knows the process of one rank of the simulated engine: a job comes in, a file and lines of progress go out.
 
 ``python -m forwardpass.engines.mock.bench_worker`` reads one job from its standard input. It ends with 0 when
-the rank's file says ``complete`` or ``partial``, else with 1 and a last line that says why.
+the rank's file says ``complete`` or ``partial``, else with 1 and a last line that says why. A rank that ends
+well also says what its worker runs; a job may ask for that alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +22,7 @@ from forwardpass.bench.sync.group import open_group
 from forwardpass.bench.sync.rounds import Legs
 from forwardpass.engines.mock.bench_driver import MockBenchConfig
 from forwardpass.engines.mock.bench_rank import MockRank
+from forwardpass.engines.mock.bench_reply import worker_reply
 from forwardpass.errors import ForwardPassError
 
 __all__ = ["Interrupted", "Job", "Progress", "main"]
@@ -45,6 +47,8 @@ class Job(Struct, frozen=True, kw_only=True):
     leg_seconds: float | None = None
     """Longest wait of one leg of an agreement, instead of the usual."""
     slow_factor: float = 1.0
+    probe_only: bool = False
+    """Measure nothing; only say what the worker runs."""
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
@@ -56,6 +60,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     measured_seconds: float = 0.0
     """Simulated time so far."""
     error: str = ""
+    reply: dict[str, Any] | None = None
+    """What the rank's worker says of itself, at the end."""
 
 
 def main() -> int:
@@ -64,10 +70,12 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
     try:
-        _measure(job)
+        if not job.probe_only:
+            _measure(job)
     except ForwardPassError as error:
         _say(Progress(error=str(error) or type(error).__name__))
         return 1
+    _say(Progress(reply=worker_reply(job.engine.graph, job.rank)))
     return 0
 
 
