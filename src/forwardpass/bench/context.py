@@ -62,6 +62,8 @@ class RunContext:
         self._salts = 0
         self.usable_blocks = 0
         """Blocks that requests of this rank may take, the watermark left alone."""
+        self.point: Point | None = None
+        """The point whose turn it is, from before anything of it is injected; ``None`` before the first."""
         self.current: Current | None = None
         self.stopping = False
         """No further point may begin, whatever the time."""

@@ -64,6 +64,7 @@ def _one(context: RunContext, point: Point) -> Steps:
     """Run, settle and clean up one point; return whether all ranks stop now."""
     log = context.log
     before = len(log.measured)
+    context.point = point
     entry = _begin_replica(context, point) if point.is_replica else None
     try:
         finished = yield from measure(context, point)

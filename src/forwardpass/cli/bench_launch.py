@@ -16,6 +16,7 @@ from msgspec import Struct
 from forwardpass.artifact.merge import merge_ranks
 from forwardpass.artifact.names import merged_path, rank_path, sidecar_path
 from forwardpass.artifact.probe import ProbeReplies
+from forwardpass.artifact.read import read_artifact
 from forwardpass.artifact.run import PathSource
 from forwardpass.artifact.sidecar import build_sidecar, write_sidecar
 from forwardpass.atomic import remove_stale
@@ -26,6 +27,9 @@ __all__ = ["BenchResult", "RankEnd", "ask_ranks", "finish", "replies_of", "run_r
 WORKER = ("-m", "forwardpass.engines.mock.bench_worker")
 STOP_SECONDS = 15.0
 """Longest wait for a rank that was asked to end; then it is killed."""
+LEG_SECONDS = 10.0
+LEGS_TO_NOTICE = 3
+"""How many legs of an agreement the others have to end by themselves when one rank has failed."""
 
 
 class RankEnd(Struct, frozen=True):
@@ -40,7 +44,7 @@ class RankEnd(Struct, frozen=True):
 
 
 class BenchResult(Struct, frozen=True):
-    """What a run came to: the files, and how they ended."""
+    """What a run came to: the files, and how they ended. One with skipped points is not merged."""
 
     status: str
     """complete, partial or failed."""
@@ -51,6 +55,8 @@ class BenchResult(Struct, frozen=True):
     """``None`` where the ranks gave nothing to merge."""
     worker_probe: str | None
     errors: tuple[str, ...] = ()
+    skips: tuple[str, ...] = ()
+    """Each skipped point and why."""
 
 
 async def run_ranks(
@@ -63,6 +69,8 @@ async def run_ranks(
     base = Path(jobs[0].config.output_path)
     for path in (merged_path(base), sidecar_path(merged_path(base))):
         remove_stale(path)
+    for job in jobs:
+        remove_stale(rank_path(base, job.rank))  # a rank that never comes to write one must not seem to have
     return await _run_all(jobs, on_progress, stop)
 
 
@@ -75,8 +83,30 @@ async def ask_ranks(jobs: Sequence[Job], stop: asyncio.Event) -> list[RankEnd]:
 async def _run_all(
     jobs: Sequence[Job], on_progress: Callable[[int, Progress], None], stop: asyncio.Event
 ) -> list[RankEnd]:
-    ranks = [asyncio.create_task(_run_rank(job, on_progress, stop)) for job in jobs]
-    return list(await asyncio.gather(*ranks))
+    end = asyncio.Event()
+    ranks = [asyncio.create_task(_run_rank(job, on_progress, end)) for job in jobs]
+    legs = [job.leg_seconds or LEG_SECONDS for job in jobs]
+    watch = asyncio.create_task(_end_all(ranks, stop, end, LEGS_TO_NOTICE * max(legs)))
+    try:
+        return list(await asyncio.gather(*ranks))
+    finally:
+        watch.cancel()
+
+
+async def _end_all(
+    ranks: Sequence[asyncio.Task[RankEnd]], stop: asyncio.Event, end: asyncio.Event, seconds: float
+) -> None:
+    """Set ``end`` when ``stop`` is set, or ``seconds`` after a rank failed: one that hangs would go on."""
+    asked = asyncio.create_task(stop.wait())
+    running = set(ranks)
+    while running and not stop.is_set():
+        done, _ = await asyncio.wait({asked, *running}, return_when=asyncio.FIRST_COMPLETED)
+        running -= done
+        if any(task.exception() or task.result().error for task in ranks if task.done()):
+            await asyncio.wait({asked}, timeout=seconds)
+            break
+    asked.cancel()
+    end.set()
 
 
 async def _run_rank(job: Job, on_progress: Callable[[int, Progress], None], stop: asyncio.Event) -> RankEnd:
@@ -131,6 +161,9 @@ def finish(jobs: Sequence[Job], ends: Sequence[RankEnd]) -> BenchResult:
     errors = tuple(f"rank {end.rank}: {end.error}" for end in ends if end.error)
     if errors:
         return BenchResult("failed", 0, 0, files, None, None, errors)
+    head = read_artifact(Path(files[0])).head
+    if head["skipped_points"]:  # all ranks skip the same
+        return _unmerged(head, files)
     merged = merged_path(Path(jobs[0].config.output_path))
     sidecar = sidecar_path(merged)
     merge = merge_ranks([PathSource(Path(path)) for path in files], output=merged, sidecar=sidecar)
@@ -147,4 +180,22 @@ def finish(jobs: Sequence[Job], ends: Sequence[RankEnd]) -> BenchResult:
         rank_files=files,
         merged=str(merged),
         worker_probe=str(sidecar) if probe is not None else None,
+    )
+
+
+def _unmerged(head: dict[str, Any], files: tuple[str, ...]) -> BenchResult:
+    """Return the result of a run that nobody may use: a merge refuses files with skipped points."""
+    skips = [
+        f"point {row['point']['benchmark_id']} ({row['point']['point_type']}): {row['reason']}"
+        for row in head["skipped_points"]
+    ]
+    coverage = head["coverage"]
+    return BenchResult(
+        status=head["status"],
+        points=coverage["completed_points"],
+        skipped=coverage["skipped_points"],
+        rank_files=files,
+        merged=None,
+        worker_probe=None,
+        skips=tuple(skips),
     )

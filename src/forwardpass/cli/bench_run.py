@@ -25,6 +25,12 @@ from forwardpass.cli.terminal import printable
 from forwardpass.config import bench_variables as v
 from forwardpass.config.settings import PublisherSettings, Sources, process_environment
 from forwardpass.engines.mock.bench_driver import MockBenchConfig
+from forwardpass.engines.mock.bench_faults import (
+    BENCH_FAULTS,
+    BenchFault,
+    check_bench_faults,
+    parse_bench_fault,
+)
 from forwardpass.engines.mock.bench_worker import Job
 from forwardpass.engines.mock.bench_worker import Progress as RankProgress
 from forwardpass.engines.mock.config import MockConfig
@@ -32,7 +38,15 @@ from forwardpass.engines.mock.config import MockConfig
 __all__ = ["run"]
 
 
-@click.command()
+def _fault_help() -> str:
+    rows = [
+        f"  {kind}  {spec.meaning}" + (f" [{spec.default:g}]" if spec.high else "")
+        for kind, spec in BENCH_FAULTS.items()
+    ]
+    return "\n".join(["\b", "Kinds of fault, what VALUE means and its default:", *rows])
+
+
+@click.command(epilog=_fault_help())
 @click.option(
     "--engine", type=click.Choice(("mock",)), default="mock", show_default=True, help="What to measure."
 )
@@ -49,6 +63,18 @@ __all__ = ["run"]
 @click.option(
     "--seed", type=WholeNumber(), default=0, show_default=True, help="The same seed, the same times."
 )
+@click.option(
+    "--fault",
+    "fault_texts",
+    multiple=True,
+    metavar="KIND=RANK[:VALUE][@POINT]",
+    help="Let a rank go wrong, from the start or at a point; may be repeated.",
+)
+@click.option(
+    "--sync-seconds",
+    type=Number(0.01, 3600),
+    help="Longest wait of ranks for each other, instead of 10; 30 times that in the first agreement.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: status, counts and files.")
 @click.option("--quiet", is_flag=True, help="No progress and no words but errors.")
 def run(
@@ -58,6 +84,8 @@ def run(
     async_scheduling: bool,
     noise: float,
     seed: int,
+    fault_texts: tuple[str, ...],
+    sync_seconds: float | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -69,6 +97,9 @@ def run(
 
     Ctrl-C or SIGTERM ends all ranks; their files say what was measured until then, and why it ended.
 
+    A run with a skipped point is not merged: nobody may use it. With --fault something goes wrong on
+    purpose.
+
     Exit code 1 if points are missing (some were skipped or the time was up), 2 for a setting that is not
     accepted, 3 if a file cannot be read or written, 4 if a rank failed, 130 if it was interrupted.
 
@@ -76,14 +107,19 @@ def run(
     Examples:
       forwardpass bench run --engine mock --dp 4 --benchmark-output-path /tmp/bench.json
       forwardpass bench run --benchmark-mode decode --benchmark-timeout 30 --json
+      forwardpass bench run --dp 2 --fault late-output=1@5 --fault crash=0@9
     """
     log_to_stderr(logging.WARNING)
+    faults = tuple(parse_bench_fault(text) for text in fault_texts)
+    check_bench_faults(faults, ranks)
     jobs = _jobs(
         flags,
         ranks,
         MockConfig(
             max_model_len=4096, num_blocks=8192, async_scheduling=async_scheduling, noise=noise, seed=seed
         ),
+        faults,
+        sync_seconds,
     )
     with _watched(ranks, quiet=quiet or as_json) as on_progress:
         ends, interrupted = asyncio.run(_run(jobs, on_progress))
@@ -92,6 +128,8 @@ def run(
         write_json(result)
     elif not quiet:
         _show(result)
+    for skip in result.skips:
+        say(printable(f"skipped: {skip}"))
     for error in result.errors:
         say(printable(error))
     if interrupted:
@@ -101,7 +139,13 @@ def run(
     return Exit.DONE if result.status == "complete" and not result.skipped else Exit.FINDING
 
 
-def _jobs(flags: Mapping[str, str], ranks: int, engine: MockConfig) -> list[Job]:
+def _jobs(
+    flags: Mapping[str, str],
+    ranks: int,
+    engine: MockConfig,
+    faults: tuple[BenchFault, ...],
+    sync_seconds: float | None,
+) -> list[Job]:
     environment = process_environment()
     mode = environment.get(v.MODE.name) or "agg"
     sources = Sources({**environment, v.MODE.name: mode}, flags)
@@ -119,6 +163,8 @@ def _jobs(flags: Mapping[str, str], ranks: int, engine: MockConfig) -> list[Job]
             rank=rank,
             size=ranks,
             port=port,
+            leg_seconds=sync_seconds,
+            faults=tuple(fault for fault in faults if fault.dp_rank == rank),
         )
         for rank in range(ranks)
     ]
@@ -163,6 +209,8 @@ def _show(result: BenchResult) -> None:
     )
     for path in result.rank_files:
         click.echo(f"  {printable(path)}")
+    if result.skips:
+        click.echo("not merged: a run with skipped points is nobody's to use")
     if result.merged is not None:
         click.echo(f"merged: {printable(result.merged)}")
     if result.worker_probe is not None:

@@ -50,6 +50,8 @@ class PassCosts:
         self._request_limit = request_limit
         self._seen: set[int] = set()
         self.slow_factor = 1.0
+        self.stall_seconds = 0.0
+        """How much longer the next pass takes, once."""
 
     def of(self, step: Step) -> tuple[float, Observed]:
         """Return how long ``step`` takes, and the graph that it runs as. An empty step takes no time."""
@@ -67,7 +69,8 @@ class PassCosts:
         if self._noise:
             noise = min(_NOISE_LIMIT, max(-_NOISE_LIMIT, self._random.gauss(0.0, 1.0)))
             seconds *= 1.0 + self._noise * noise
-        return seconds * self.slow_factor, Observed(mode.value, tokens, padded, padded - tokens)
+        seconds, self.stall_seconds = seconds * self.slow_factor + self.stall_seconds, 0.0
+        return seconds, Observed(mode.value, tokens, padded, padded - tokens)
 
     def _dispatch(self, step: Step, tokens: int) -> tuple[GraphMode, int | None]:
         if step.chunks:

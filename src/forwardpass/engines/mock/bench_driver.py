@@ -38,6 +38,8 @@ class MockDriver:
         self.scheduler = scheduler
         self.in_flight: Callable[[], int] = lambda: 0
         """Says how many steps have been scheduled whose output has not arrived."""
+        self.on_batch: Callable[[Batch], Refused | None] = lambda batch: None
+        """Asked before a batch is taken; says why it is not, as an engine without room would."""
         self._requests: dict[str, Request] = {}
         self._extra: dict[str, list[int]] = {}
         self._number = 0
@@ -92,6 +94,9 @@ class MockDriver:
 
     def inject(self, batch: Batch) -> Admitted | Refused:
         """Take a batch, or nothing of it."""
+        refused = self.on_batch(batch)
+        if refused is not None:
+            return refused
         return self._decodes(batch) if batch.phase is Phase.DECODE else self._prefills(batch)
 
     def _prefills(self, batch: Batch) -> Admitted | Refused:

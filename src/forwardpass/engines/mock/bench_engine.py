@@ -77,7 +77,7 @@ class MockBenchEngine:
         self._flights: deque[_Flight] = deque()
         self._gpu_free_at = 0.0
         self._dp_rank, self._worker_id = dp_rank, worker_id
-        self._tamper = tamper
+        self.tamper = tamper
 
     def run(self, session: Session) -> None:
         """Run until the session has ended. Raises what ended it."""
@@ -117,8 +117,8 @@ class MockBenchEngine:
         self.passes += 1
         metrics = measure(flight.step, self.scheduler.waiting.snapshot(), 0.0, self._dp_rank)
         metrics = msgspec.structs.replace(metrics, worker_id=self._worker_id)
-        if self._tamper is not None:
-            metrics = self._tamper(metrics)
+        if self.tamper is not None:
+            metrics = self.tamper(metrics)
         session.on_output(flight.ticket, arrived_at, metrics, flight.dispatch)
 
 

@@ -34,6 +34,8 @@ from forwardpass.bench.sync.group import Group
 from forwardpass.engines.mock.bench_costs import PassCosts
 from forwardpass.engines.mock.bench_driver import MockBenchConfig
 from forwardpass.engines.mock.bench_engine import MockBenchEngine, SimulatedClock
+from forwardpass.engines.mock.bench_faults import BenchFault
+from forwardpass.engines.mock.bench_faulty import FaultyRank
 
 __all__ = ["VOCABULARY", "MockRank", "engine_block"]
 
@@ -51,6 +53,7 @@ class MockRank(Struct, frozen=True, kw_only=True):
     worker_id: str = ""
     sync_port: int | None = None
     slow_factor: float = 1.0
+    faults: tuple[BenchFault, ...] = ()
     on_progress: Callable[[RunLog], None] | None = None
     """Called after each point, with the log so far."""
     on_end: Callable[[], None] | None = None
@@ -78,6 +81,8 @@ class MockRank(Struct, frozen=True, kw_only=True):
         engine = MockBenchEngine(self.engine, costs, clock, dp_rank=group.rank, worker_id=self.worker_id)
         kind, stream = without_text(VOCABULARY)
         run = RankRun(config, self.environment, engine.driver, group, clock, stream, kind)
+        if self.faults:
+            FaultyRank(self.faults, engine, run.context)
         try:
             self._go(engine, run)
         except BaseException as error:

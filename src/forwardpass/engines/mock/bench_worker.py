@@ -21,6 +21,8 @@ from forwardpass.bench.runlog import RunLog
 from forwardpass.bench.sync.group import open_group
 from forwardpass.bench.sync.rounds import Legs
 from forwardpass.engines.mock.bench_driver import MockBenchConfig
+from forwardpass.engines.mock.bench_faults import BenchFault, BenchFaultKind
+from forwardpass.engines.mock.bench_faulty import be_missing
 from forwardpass.engines.mock.bench_rank import MockRank
 from forwardpass.engines.mock.bench_reply import worker_reply
 from forwardpass.errors import ForwardPassError
@@ -45,8 +47,10 @@ class Job(Struct, frozen=True, kw_only=True):
     port: int = 0
     """Where rank 0 listens for the others."""
     leg_seconds: float | None = None
-    """Longest wait of one leg of an agreement, instead of the usual."""
+    """Longest wait of one leg of an agreement, instead of the usual 10; the first takes 30 times as long."""
     slow_factor: float = 1.0
+    faults: tuple[BenchFault, ...] = ()
+    """All of this rank."""
     probe_only: bool = False
     """Measure nothing; only say what the worker runs."""
 
@@ -87,12 +91,15 @@ def _measure(job: Job) -> None:
         worker_id=job.worker_id,
         sync_port=job.port,
         slow_factor=job.slow_factor,
+        faults=job.faults,
         on_progress=_report,
         on_end=_finish_in_peace,
     )
     legs = Legs()
     if job.leg_seconds is not None:
-        legs = Legs(leg=job.leg_seconds, linger=job.leg_seconds + 1)
+        legs = Legs(leg=job.leg_seconds, first=30 * job.leg_seconds, linger=job.leg_seconds + 1)
+    if any(fault.kind is BenchFaultKind.MISSING_RANK and fault.point is None for fault in job.faults):
+        be_missing()
     with open_group(job.rank, job.size, job.master, job.port, legs=legs) as group:
         rank.measure(group)
 

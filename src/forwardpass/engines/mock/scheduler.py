@@ -53,6 +53,8 @@ class Scheduler:
         self.kv = KvCache(config.num_blocks, config.block_tokens, prefix_caching=config.prefix_caching)
         self.totals = totals or Totals()
         self._config = config
+        self.token_budget = config.max_num_batched_tokens
+        """Tokens of the next passes."""
         self._unreported = False
 
     @property
@@ -79,7 +81,7 @@ class Scheduler:
     def schedule(self) -> Step:
         """Decide the next pass, and count its tokens as computed. Empty if nothing can run now."""
         step = Step()
-        budget = self._continue_running(step, self._config.max_num_batched_tokens)
+        budget = self._continue_running(step, self.token_budget)
         if not step.preempted:  # who had to make room must not lose it to a newcomer
             self._admit_waiting(step, budget)
         self._unreported = False
