@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from forwardpass.bench.config import load_bench_config
 from forwardpass.bench.environment import BenchEnvironment
 from forwardpass.cli.bench_launch import BenchResult, RankEnd, finish, run_ranks
 from forwardpass.cli.bench_mock import GRAPHS
 from forwardpass.cli.bench_options import RUN_ROWS, bench_options
+from forwardpass.cli.bench_progress import BenchProgress
 from forwardpass.cli.logs import log_to_stderr
 from forwardpass.cli.main import Exit
 from forwardpass.cli.numbers import Number, WholeNumber
@@ -121,7 +119,11 @@ def run(
         faults,
         sync_seconds,
     )
-    with _watched(ranks, quiet=quiet or as_json) as on_progress:
+    with BenchProgress(ranks, quiet=quiet or as_json) as bar:
+
+        def on_progress(rank: int, progress: RankProgress) -> None:
+            bar.take(rank, progress.settled, progress.expected)
+
         ends, interrupted = asyncio.run(_run(jobs, on_progress))
     result = finish(jobs, ends)
     if as_json:
@@ -177,30 +179,6 @@ async def _run(
     with stop_on_signals(stop):
         ends = await run_ranks(jobs, on_progress, stop)
     return ends, stop.is_set()
-
-
-@contextmanager
-def _watched(ranks: int, *, quiet: bool) -> Iterator[Callable[[int, RankProgress], None]]:
-    """Yield what takes the ranks' progress: a bar on a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda rank, progress: None
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("points,"),
-        TimeRemainingColumn(), TextColumn("left"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("agreeing on a grid" if ranks > 1 else "planning", total=None)
-        settled = dict.fromkeys(range(ranks), 0)
-
-        def take(rank: int, progress: RankProgress) -> None:
-            settled[rank] = progress.settled
-            bars.update(
-                task, total=progress.expected, completed=min(settled.values()), description="measuring"
-            )
-
-        yield take
 
 
 def _show(result: BenchResult) -> None:
