@@ -60,19 +60,24 @@ SUITES: dict[str, Suite] = {
             "test_vllm_inprocess.py",
             "test_vllm_engine_*.py",
             "test_vllm_plugin_offline.py",
-            *("test_vllm_bench_engine.py", "test_vllm_bench_prepare.py"),
+            "test_vllm_bench_engine.py",
         ),
         runs_engine=True,
     ),
     "server": Suite(
         "server",
-        "A real server from start to end: HTTP completions in, trace rows out; and one that measures itself "
-        "first.",
+        "A real server from start to end: HTTP completions in, trace rows out.",
         (
             *("test_vllm_serve*.py", "test_vllm_ranks.py", "test_vllm_lockstep.py"),
-            *("test_vllm_plugin_serve.py", "test_vllm_soak.py", "test_vllm_bench_serve.py"),
-            "test_vllm_bench_ranks.py",
+            *("test_vllm_plugin_serve.py", "test_vllm_soak.py"),
         ),
+        runs_engine=True,
+    ),
+    "measured": Suite(
+        "measured server",
+        "A real server that measures its engine before it serves, with one rank and with two of a mixture of "
+        "experts.",
+        ("test_vllm_bench_prepare.py", "test_vllm_bench_serve.py", "test_vllm_bench_ranks.py"),
         runs_engine=True,
     ),
 }
