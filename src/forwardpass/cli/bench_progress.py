@@ -23,7 +23,8 @@ class BenchProgress:
     ) -> None:
         """``lines`` says it where there is no terminal; ``quiet`` says nothing anywhere."""
         console = Console(stderr=True)
-        self._settled = dict.fromkeys(range(ranks), 0)
+        self._ranks = ranks
+        self._settled: dict[int, int] = {}
         self._lines = lines and not quiet and not console.is_terminal
         self._clock, self._next_line = clock or SystemClock(), 0.0
         self._bars: Progress | None = None
@@ -53,7 +54,7 @@ class BenchProgress:
         self._settled[rank] = settled
         if not expected:
             return
-        slowest = min(self._settled.values())
+        slowest = min(self._settled.values()) if len(self._settled) >= self._ranks else 0
         if self._bars is not None:
             self._bars.update(
                 self._task, total=expected, completed=slowest, description="measuring", point=point

@@ -77,9 +77,7 @@ class BenchHook:
         try:
             step = self.session.on_schedule()
         except BenchError as error:
-            if self._line is None:
-                raise
-            logger.error("the self-benchmark of this rank failed: %s", error)
+            self._leave_to_launcher(error)
         finally:
             self._notice_end()
         if not self.active:
@@ -92,6 +90,9 @@ class BenchHook:
             scheduled = self._counter.of_scheduler(output)
         try:
             ticket = self.session.on_scheduled(None if scheduled is None else summary_of(scheduled))
+        except BenchError as error:
+            self._leave_to_launcher(error)
+            ticket = Ticket(self._clock.monotonic(), None)  # it is on its way, and nobody's
         finally:
             self._notice_end()
         self._flights.append(_Flight(output, ticket, scheduled))
@@ -129,6 +130,12 @@ class BenchHook:
             return
         if not self.session.stop():
             self.abort(InterruptedError("the server was told to end before the first point was measured"))
+
+    def _leave_to_launcher(self, error: BenchError) -> None:
+        """Say what ended the benchmark, if a launcher will end the server; else raise it: the engine ends."""
+        if self._line is None:
+            raise error
+        logger.error("the self-benchmark of this rank failed: %s", error)
 
     def _notice_end(self) -> None:
         if self.session.active or self._on_end is None:
