@@ -120,20 +120,16 @@ def run(
         sync_seconds,
     )
     with BenchProgress(ranks, quiet=quiet or as_json) as bar:
-
-        def on_progress(rank: int, progress: RankProgress) -> None:
-            bar.take(rank, progress.settled, progress.expected)
-
-        ends, interrupted = asyncio.run(_run(jobs, on_progress))
+        ends, interrupted = asyncio.run(
+            _run(jobs, lambda rank, progress: bar.take(rank, progress.settled, progress.expected))
+        )
     result = finish(jobs, ends)
     if as_json:
         write_json(result)
     elif not quiet:
         _show(result)
-    for skip in result.skips:
-        say(printable(f"skipped: {skip}"))
-    for error in result.errors:
-        say(printable(error))
+    for line in (*(f"skipped: {skip}" for skip in result.skips), *result.errors):
+        say(printable(line))
     if interrupted:
         return Exit.INTERRUPTED
     if result.errors:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from forwardpass.bench.session import Run, Session, Ticket
+from forwardpass.bench.session import Delegate, Run, Session, Step, Ticket
 from forwardpass.clock import Clock
 from forwardpass.engines.vllm.bench_line import LauncherLine
 from forwardpass.engines.vllm.bench_measure import StepCounter, dispatch_of, summary_of
@@ -74,12 +74,7 @@ class BenchHook:
         if self._line is not None and not self._line.awaited():
             return own()
         self._heed_launcher()
-        try:
-            step = self.session.on_schedule()
-        except BenchError as error:
-            self._leave_to_launcher(error)
-        finally:
-            self._notice_end()
+        step = self._step()
         if not self.active:
             return own()
         if isinstance(step, Run):
@@ -88,15 +83,28 @@ class BenchHook:
         else:
             output = own()
             scheduled = self._counter.of_scheduler(output)
+        self._flights.append(_Flight(output, self._ticket(scheduled), scheduled))
+        return output
+
+    def _step(self) -> Step:
+        """Return what the session wants to run now."""
         try:
-            ticket = self.session.on_scheduled(None if scheduled is None else summary_of(scheduled))
+            return self.session.on_schedule()
         except BenchError as error:
             self._leave_to_launcher(error)
-            ticket = Ticket(self._clock.monotonic(), None)  # it is on its way, and nobody's
+            return Delegate()
         finally:
             self._notice_end()
-        self._flights.append(_Flight(output, ticket, scheduled))
-        return output
+
+    def _ticket(self, scheduled: ScheduledRequestMetrics | None) -> Ticket:
+        """Return the session's ticket for an output that runs ``scheduled``."""
+        try:
+            return self.session.on_scheduled(None if scheduled is None else summary_of(scheduled))
+        except BenchError as error:
+            self._leave_to_launcher(error)
+            return Ticket(self._clock.monotonic(), None)  # it is on its way, and nobody's
+        finally:
+            self._notice_end()
 
     def scheduled(self, output: Any) -> bool:
         """Say whether ``output`` was scheduled while the benchmark was active."""
