@@ -2,8 +2,8 @@
 
     python bench_refusals.py MODEL FOLDER CASE.json …
 
-A case is ``{"name", "mode", "options"}``. Each prints ``RESULT {"name", "refused", "outcome", …}``; no engine
-is started.
+A case is ``{"name", "mode", "options", "environment"}``. Each prints
+``RESULT {"name", "refused", "outcome", …}``; no engine is started.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def build(model: str, folder: Path, case: dict[str, Any]) -> dict[str, Any]:
 
     folder.mkdir()
     os.environ[BENCH_FOLDER] = str(folder)
+    os.environ.pop("DYN_FPM_GC_POLICY", None)
+    os.environ.update(case.get("environment", {}))
     handover = Handover(folder)
     handover.give(Order(to_engine(BenchConfig(BenchMode(case["mode"])))))
     try:

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(200)]
 SCRIPT = Path(__file__).parent / "bench_refusals.py"
 BENCH = "forwardpass.engines.vllm.bench_scheduler.BenchForwardPassScheduler"
 EXTENSION = "forwardpass.engines.vllm.worker_extension.ForwardPassWorkerExtension"
+GC_EXTENSION = "forwardpass.engines.vllm.worker_extension_gc.ForwardPassGcWorkerExtension"
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
 TAKEN = {
     "usual": {},
@@ -24,11 +25,14 @@ TAKEN = {
     "ours already": {"scheduler_cls": "forwardpass.engines.vllm.scheduler.ForwardPassScheduler"},
     "derived": {"scheduler_cls": "derived_scheduler.DerivedBenchScheduler"},
     "own settings": {"additional_config": {"somebody": 1}},
+    "frozen": {},
+    "frozen already": {"worker_extension_cls": GC_EXTENSION},
 }
 REFUSED = {
     "drafts": ({"speculative_config": DRAFTS}, "speculative decoding"),
     "scheduler": ({"scheduler_cls": "vllm.v1.core.sched.scheduler.Scheduler"}, "--scheduler-cls"),
     "embedding": ({"runner": "pooling", "convert": "embed"}, "--benchmark-mode"),
+    "frozen with own extension": ({"worker_extension_cls": "somebody.Extension"}, "DYN_FPM_GC_POLICY"),
     "stages": ({"pipeline_parallel_size": 2}, "pipeline-parallel"),
 }
 
@@ -43,7 +47,12 @@ def said(
     """Build all configurations in one process."""
     folder = tmp_path_factory.mktemp("prepared")
     cases = [
-        {"name": name, "mode": "prefill" if "prefill" in name else "agg", "options": options}
+        {
+            "name": name,
+            "mode": "prefill" if "prefill" in name else "agg",
+            "options": options,
+            "environment": {"DYN_FPM_GC_POLICY": "freeze"} if "frozen" in name else {},
+        }
         for name, options in {**TAKEN, **{name: row[0] for name, row in REFUSED.items()}}.items()
     ]
     done = subprocess.run(
@@ -63,8 +72,9 @@ def test_a_configuration_is_made_ready(said: dict[str, dict[str, Any]], name: st
 
     assert found["refused"] is None
     assert found["scheduler"] == (options["scheduler_cls"] if name == "derived" else BENCH)
-    assert found["extension"] == options.get("worker_extension_cls", EXTENSION)
-    assert found["user_extension"] == options.get("worker_extension_cls")
+    foreign = options["worker_extension_cls"] if name == "own extension" else None
+    assert found["extension"] == (foreign or (GC_EXTENSION if "frozen" in name else EXTENSION))
+    assert found["user_extension"] == foreign
     assert found["installed"] is (name != "own extension")
     assert found["cudagraph_metrics"] is True
     assert found["auto_enabled"] is (name != "own statistics")
@@ -73,7 +83,7 @@ def test_a_configuration_is_made_ready(said: dict[str, dict[str, Any]], name: st
 
 def test_the_key_of_the_compile_cache_is_the_same(said: dict[str, dict[str, Any]]) -> None:
     """BVLLM-40: vLLM makes it from the whole configuration; ours is not in it (pitfall 6)."""
-    assert said["usual"]["key"] == said["plain"]["key"]
+    assert said["usual"]["key"] == said["frozen"]["key"] == said["plain"]["key"]
 
 
 @pytest.mark.parametrize("name", list(REFUSED))

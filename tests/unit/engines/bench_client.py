@@ -50,6 +50,7 @@ class Client:
         self.replies: dict[str, Any] = {
             "fpm_engine_probe": [REPLY],
             "fpm_disable_cudagraph_metrics": [{"cudagraph_metrics": False}],
+            "fpm_gc_stop": [{"gc_held": False}],
         }
         self.errored = False
         parallel = SimpleNamespace(

@@ -15,7 +15,8 @@ from forwardpass.bench.handover import Handover, OnFailure, Order, Outcome, Verd
 from forwardpass.config.settings import Sources
 from forwardpass.engines.vllm.bench_conclude import Conclusion
 
-PROBE, DISABLE = "fpm_engine_probe", "fpm_disable_cudagraph_metrics"
+PROBE, DISABLE, RELEASE = "fpm_engine_probe", "fpm_disable_cudagraph_metrics", "fpm_gc_stop"
+FREEZE = {"DYN_FPM_GC_POLICY": "freeze"}
 
 
 @pytest.fixture
@@ -24,12 +25,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "bench.json"
 
 
-def reach(client: Client, wanted: Order, folder: Path, *, stop: bool = False) -> tuple[Outcome, Any]:
+def reach(
+    client: Client, wanted: Order, folder: Path, *, stop: bool = False, **variables: str
+) -> tuple[Outcome, Any]:
     """Reach the end; return how it was and the document to serve."""
     handover = Handover(folder)
     if stop:
         handover.ask_to_stop()
-    end = Conclusion(client, handover, wanted, Clock(), Sources({}))
+    end = Conclusion(client, handover, wanted, Clock(), Sources(variables))
     outcome, served = asyncio.run(end.reach())
     return outcome, None if served is None else json.loads(served)
 
@@ -161,6 +164,43 @@ def test_a_worker_that_goes_on_recording_is_told_of(
 
     assert outcome.serving
     assert "may go on recording" in caplog.text
+
+
+def test_workers_let_go_of_their_garbage_collectors(path: Path, tmp_path: Path) -> None:
+    """BCONF-15, BVLLM-44: With the policy they are told after the probe and before the last restoration, also
+    after a run that failed, and not if they have a class of the user's own.
+    """
+    client = Client()
+    leave_files(path)
+    outcome, _ = reach(client, order(path), tmp_path, **FREEZE)
+    assert (outcome.serving, client.calls) == (True, [PROBE, RELEASE, DISABLE])
+
+    failed = Client()
+    leave_files(path, status="failed", error="something")
+    reach(failed, order(path), tmp_path, **FREEZE)
+    assert failed.calls == [RELEASE, DISABLE]
+
+    foreign = Client()
+    leave_files(path)
+    reach(foreign, order(path, user_worker_extension_cls="somebody.Extension"), tmp_path, **FREEZE)
+    assert foreign.calls == []
+
+
+@pytest.mark.parametrize("reply", [[{"gc_held": True}], [{"gc_held": False}, None], TimeoutError()])
+def test_a_worker_that_holds_on_is_not_served(path: Path, tmp_path: Path, reply: Any) -> None:
+    """BCONF-15, BVLLM-44: A worker that would never collect its garbage while it serves ends the server; if
+    the run itself had failed, that stays the reason.
+    """
+    client = Client()
+    client.replies[RELEASE] = reply
+    leave_files(path)
+    outcome, served = reach(client, order(path, on_failure=OnFailure.SERVE), tmp_path, **FREEZE)
+    assert (outcome.verdict, outcome.serving, served) == (Verdict.FAILED, False, None)
+    assert "could not be put back" in outcome.message
+
+    leave_files(path, status="failed", error="something")
+    outcome, _ = reach(client, order(path), tmp_path, **FREEZE)
+    assert "something" in outcome.message
 
 
 def test_what_cannot_be_put_back_is_not_served(path: Path, tmp_path: Path) -> None:

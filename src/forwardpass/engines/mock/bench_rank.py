@@ -28,6 +28,7 @@ from forwardpass.atomic import remove_stale
 from forwardpass.bench.config import BenchConfig
 from forwardpass.bench.content.synthetic import without_text
 from forwardpass.bench.environment import BenchEnvironment
+from forwardpass.bench.garbage import hold_garbage
 from forwardpass.bench.rank import RankRun
 from forwardpass.bench.runlog import RunLog
 from forwardpass.bench.sync.group import Group
@@ -83,6 +84,7 @@ class MockRank(Struct, frozen=True, kw_only=True):
         run = RankRun(config, self.environment, engine.driver, group, clock, stream, kind)
         if self.faults:
             FaultyRank(self.faults, engine, run.context)
+        hold = hold_garbage(self.environment)
         try:
             self._go(engine, run)
         except BaseException as error:
@@ -91,6 +93,7 @@ class MockRank(Struct, frozen=True, kw_only=True):
         finally:
             if self.on_end is not None:
                 self.on_end()
+            hold.release(freeze_again=False)  # the process ends, or is a caller's
             write_rank_artifact(path, artifact_of(run.log, self._facts(run, engine, path)))
         return run.log
 

@@ -30,6 +30,7 @@ from forwardpass.engines.vllm.bench_workers import (
     drop_graph_statistics,
     end_graph_statistics,
     probe_workers,
+    release_garbage,
 )
 from forwardpass.errors import ArtifactError, ArtifactPathError, BenchError
 
@@ -77,6 +78,7 @@ class Conclusion:
         self._client, self._handover, self._clock = client, handover, clock
         self._on_failure, self._prepared = order.on_failure, order.prepared
         self._config = from_engine(order.benchmark)
+        self._environment = BenchEnvironment.load(sources)
         self._paths, ranks = launch_paths(client, self._config, sources)
         self._files = [Path(self._paths.rank(rank)) for rank in ranks]
         self._merged, self._sidecar = Path(self._paths.merged), Path(self._paths.worker_probe)
@@ -185,6 +187,7 @@ class Conclusion:
             drop_graph_statistics(self._client, self._config)
             if not self._client.errored:
                 async with asyncio.timeout(RESTORE_SECONDS):
+                    await release_garbage(self._client, self._config, self._environment)
                     await end_graph_statistics(self._client, self._config)
         except Exception as error:  # boundary: an error of the benchmark itself must not be covered
             logger.warning("the engine may not be as it was before the self-benchmark", exc_info=True)

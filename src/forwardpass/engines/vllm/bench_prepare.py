@@ -14,17 +14,19 @@ import msgspec
 from forwardpass.bench.config import BenchConfig, LaunchFacts, check_launch
 from forwardpass.bench.engine_config import check_scheduler, from_engine, to_engine
 from forwardpass.bench.handover import Handover, Order, Outcome, Verdict
-from forwardpass.config.bench_variables import MODE, OPTIONS
+from forwardpass.config.bench_variables import GC_POLICY, MODE, OPTIONS
 from forwardpass.config.settings import Sources, process_environment
 from forwardpass.engines.vllm.bench_rank import scheduler_facts
 from forwardpass.engines.vllm.built import derives_from, read_built
 from forwardpass.engines.vllm.launch import SCHEDULER
 from forwardpass.errors import ConfigError, ForwardPassError
 
-__all__ = ["BENCH_SCHEDULER", "EXTENSION", "prepare_benchmark"]
+__all__ = ["BENCH_SCHEDULER", "EXTENSION", "GC_EXTENSION", "prepare_benchmark"]
 
 BENCH_SCHEDULER = "forwardpass.engines.vllm.bench_scheduler.BenchForwardPassScheduler"
 EXTENSION = "forwardpass.engines.vllm.worker_extension.ForwardPassWorkerExtension"
+GC_EXTENSION = "forwardpass.engines.vllm.worker_extension_gc.ForwardPassGcWorkerExtension"
+"""The same for workers whose garbage collector is held."""
 _CHOICE_OPTION = OPTIONS[MODE.name]
 _MEASURED_ROLES = frozenset({"aggregated", "prefill", "decode", "headless"})
 
@@ -56,7 +58,7 @@ def _prepare(config: Any, handover: Handover, order: Order, sources: Sources, *,
     parallel, observability = config.parallel_config, config.observability_config
     check_scheduler(settings, scheduler_facts(config))
     extension = parallel.worker_extension_cls or None
-    foreign = None if extension in (None, EXTENSION) else extension
+    foreign = None if extension in (None, EXTENSION, GC_EXTENSION) else extension
     chosen = None if engine.scheduler == SCHEDULER else engine.scheduler
     facts = LaunchFacts(
         data_parallel_size=int(parallel.data_parallel_size),
@@ -73,7 +75,7 @@ def _prepare(config: Any, handover: Handover, order: Order, sources: Sources, *,
     if chosen is None:
         config.scheduler_config.scheduler_cls = BENCH_SCHEDULER
     if foreign is None:
-        parallel.worker_extension_cls = EXTENSION
+        parallel.worker_extension_cls = GC_EXTENSION if sources.value(GC_POLICY) else EXTENSION
     observability.cudagraph_metrics = True
 
 

@@ -20,6 +20,7 @@ from forwardpass.bench.config import BenchConfig
 from forwardpass.bench.content.identity import ContentKind
 from forwardpass.bench.engine_config import SchedulerFacts, check_scheduler, from_engine
 from forwardpass.bench.environment import BenchEnvironment
+from forwardpass.bench.garbage import hold_garbage
 from forwardpass.bench.handover import Handover
 from forwardpass.bench.rank import RankRun
 from forwardpass.bench.sync.group import Group, open_group
@@ -111,6 +112,7 @@ class _Rank:
         self._engine = capture_engine(scheduler, self._run.layout.graph)
         self._clock, self._worker_id = clock, settings.worker_id
         recorder.pause()
+        self._garbage = hold_garbage(environment)
 
     def hook_for(self, handover: Handover | None, *, await_server: bool) -> BenchHook:
         """Return what takes the run into the scheduler; ``handover`` is the launcher's folder, and with
@@ -132,6 +134,7 @@ class _Rank:
 
     def _end(self) -> None:
         """Write this rank's file, then let the stream go on."""
+        self._garbage.release(freeze_again=True)  # as vLLM's engine core is when it serves
         log = self._run.log
         cleared = log.error is None or self._driver.reset_prefix_cache()
         try:

@@ -12,14 +12,18 @@ from typing import Any
 
 from forwardpass.artifact.probe import ProbeFailed, ProbeReplies, ProbeSkipped, failure_text
 from forwardpass.bench.config import BenchConfig
+from forwardpass.bench.environment import BenchEnvironment
+from forwardpass.errors import EngineError
 
-__all__ = ["drop_graph_statistics", "end_graph_statistics", "probe_workers"]
+__all__ = ["drop_graph_statistics", "end_graph_statistics", "probe_workers", "release_garbage"]
 
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 30.0
 DISABLE_SECONDS = 10.0
+RELEASE_SECONDS = 30.0
 _EXPECTED = {"cudagraph_metrics": False}
+_RELEASED = {"gc_held": False}
 
 
 async def probe_workers(client: Any, config: BenchConfig) -> ProbeReplies | ProbeFailed | ProbeSkipped:
@@ -35,6 +39,20 @@ async def probe_workers(client: Any, config: BenchConfig) -> ProbeReplies | Prob
         logger.warning("the workers could not be asked what runs in them: %s", text)
         return ProbeFailed(text)
     return ProbeReplies(replies)
+
+
+async def release_garbage(client: Any, config: BenchConfig, environment: BenchEnvironment) -> None:
+    """Let every worker give its garbage collector back, if they hold it; the caller bounds the wait.
+
+    Raises what the call raises, and :class:`~forwardpass.errors.EngineError` for a worker that does not say
+    that it did: it would go on growing while it serves.
+    """
+    if not environment.freeze_garbage or config.user_worker_extension_cls is not None:
+        return
+    replies = await client.collective_rpc("fpm_gc_stop", timeout=RELEASE_SECONDS)
+    for reply in replies if isinstance(replies, list) else [replies]:
+        if reply != _RELEASED:
+            raise EngineError(f"a worker goes on holding its garbage collector: it answered {reply!r:.200}")
 
 
 async def end_graph_statistics(client: Any, config: BenchConfig) -> None:
