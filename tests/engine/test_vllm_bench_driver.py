@@ -9,6 +9,7 @@ import pytest
 from bench_rigs import BareRig
 
 from forwardpass.bench.driver import Admitted, Batch, SyntheticRequest
+from forwardpass.bench.like_groups import SaidEngine, SaidGroup, SaidKvCache, SaidScheduler, groups_of
 from forwardpass.bench.points import Phase
 from forwardpass.testing.conformance_driver import DRIVER_CHECKS
 
@@ -103,3 +104,27 @@ def test_blocks_that_a_step_may_still_write_are_not_free(rig: Callable[[str], Ba
     engine.step(engine.driver.empty())
     assert engine.driver.reset_prefix_cache()
     assert engine.driver.capacity().usable_blocks_without_watermark == free
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("longest", [300, 8192])
+def test_an_artifact_tells_how_many_blocks_a_window_holds(asynchronous: bool, longest: int) -> None:
+    """GRID-33: What a planner makes of a window in an artifact is what vLLM itself does."""
+    import torch
+    from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec
+
+    common: Any = {"block_size": 16, "num_kv_heads": 2, "head_size": 64, "dtype": torch.bfloat16}
+    specs = [
+        SlidingWindowSpec(**common, sliding_window=100),
+        ChunkedLocalAttentionSpec(**common, attention_chunk_size=96),
+    ]
+    passes = 2 if asynchronous else 1
+    ask = [spec.max_admission_blocks_per_request for spec in specs]
+    said = (
+        SaidGroup("SlidingWindowSpec", 16, sliding_window=100),
+        SaidGroup("ChunkedLocalAttentionSpec", 16, attention_chunk_size=96),
+    )
+    engine = SaidEngine(SaidKvCache(groups=said), SaidScheduler(512, asynchronous))
+    groups = groups_of(engine, block_size=16, max_model_len=longest, pass_tokens=1)
+
+    assert [group.admission_cap for group in groups] == [each(passes * 512, longest) for each in ask]

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from forwardpass.bench.config import BenchConfig
 from forwardpass.bench.engine_config import from_engine
-from forwardpass.bench.limits import CapacityEnvelope, EngineLayout, GraphMode, GraphSettings, KvGroup
+from forwardpass.bench.like_groups import SaidEngine, groups_of, hash_tokens
+from forwardpass.bench.limits import CapacityEnvelope, EngineLayout, GraphMode, GraphSettings
 from forwardpass.bench.limits_file import EngineLimits, limits_from
 from forwardpass.bench.manifest import file_of, points_from
 from forwardpass.bench.points import EXPLICIT, Point
@@ -50,20 +51,12 @@ class _Row(Struct, frozen=True):
     point: Point
 
 
-class _KvCache(Struct, frozen=True):
-    enable_prefix_caching: bool | None = None
-
-
-class _Engine(Struct, frozen=True):
-    kv_cache: _KvCache | None = None
-
-
 class _Artifact(Struct, frozen=True):
     config: dict[str, Any]
     limits: _Limits
     cudagraph: _Graph = _Graph()
     capacity: _Capacity = _Capacity()
-    engine: _Engine | None = None
+    engine: SaidEngine | None = None
     results: tuple[_Row, ...] = ()
     skipped_points: tuple[_Row, ...] = ()
     grid_digest: str | None = None
@@ -72,8 +65,9 @@ class _Artifact(Struct, frozen=True):
 def likeness(document: dict[str, Any], option: str, path: str) -> Likeness:
     """Return what an artifact of any rank, or a merged one, says of its plan.
 
-    It does not say which kinds of blocks the engine has: one group of full attention is assumed. Raises
-    :class:`ManifestError` if it says too little, or something that cannot be.
+    Which kinds of blocks the engine has is told from its ``engine`` block; without one, a single group of
+    full attention is assumed. Raises :class:`ManifestError` if it says too little, or something that cannot
+    be.
     """
     try:
         found = msgspec.convert(document, _Artifact)
@@ -81,10 +75,17 @@ def likeness(document: dict[str, Any], option: str, path: str) -> Likeness:
     except (msgspec.MsgspecError, ConfigError) as error:
         raise ManifestError(option, path, [str(error)]) from error
     capacity = found.capacity.common or _local(found.limits)
+    block_size = found.limits.block_size
+    groups = groups_of(
+        found.engine or SaidEngine(),
+        block_size=block_size,
+        max_model_len=found.limits.max_model_len,
+        pass_tokens=found.limits.max_num_scheduled_tokens,
+    )
     layout = EngineLayout(
-        groups=(KvGroup(found.limits.block_size),),
-        block_size=found.limits.block_size,
-        hash_block_size=found.limits.block_size,
+        groups=groups,
+        block_size=block_size,
+        hash_block_size=hash_tokens(groups, block_size),
         prefix_caching=_keeps_prefixes(found.engine),
         graph=GraphSettings(**msgspec.structs.asdict(found.cudagraph)),
     )
@@ -103,7 +104,7 @@ def _local(limits: _Limits) -> CapacityEnvelope:
     )
 
 
-def _keeps_prefixes(engine: _Engine | None) -> bool:
+def _keeps_prefixes(engine: SaidEngine | None) -> bool:
     said = engine.kv_cache.enable_prefix_caching if engine and engine.kv_cache else None
     return said is not False
 
