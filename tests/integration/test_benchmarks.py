@@ -27,7 +27,9 @@ def test_every_benchmark_can_be_imported() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["bench_handover", "bench_merge", "bench_scale", "bench_sync"])
+@pytest.mark.parametrize(
+    "name", ["bench_handover", "bench_merge", "bench_scale", "bench_session", "bench_sync"]
+)
 def test_a_benchmark_runs(name: str) -> None:
     """In quick mode a benchmark compares at least two ways, ours last."""
     done = run(f"{name}.py", "--quick", "--json", "-")
