@@ -41,7 +41,7 @@ class Compressor(NamedTuple):
     """One way to make a gzip member."""
 
     name: str
-    compress: Callable[[bytes], bytes]
+    compress: Callable[[bytes | memoryview], bytes]
 
 
 class Inflaters(NamedTuple):
@@ -88,7 +88,7 @@ def compressor_name() -> str:
     return _preferred.name
 
 
-def compress_member(data: bytes) -> bytes:
+def compress_member(data: bytes | memoryview) -> bytes:
     """Return ``data`` as one complete gzip member that any gzip reader understands."""
     return _preferred.compress(data)
 

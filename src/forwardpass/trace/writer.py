@@ -95,7 +95,7 @@ class SegmentWriter:
         self._file: SegmentFile | None = None
         self._unpruned = False
         self._fill = Fill()
-        self._batch: list[bytes] = []
+        self._batch = bytearray()  # its first ``_batch_fill.bytes`` count
         self._batch_fill = Fill()
         self._flush_at = 0.0
         self._failed_rows = 0
@@ -147,9 +147,10 @@ class SegmentWriter:
             self.flush()
 
     def _add(self, lines: bytes, rows: int) -> None:
-        if not self._batch:
+        if not self._batch_fill.rows:
             self._flush_at = self._clock.monotonic() + self._flush_seconds
-        self._batch.append(lines)
+        end = self._batch_fill.bytes
+        self._batch[end : end + len(lines)] = lines
         self._batch_fill.add(rows, len(lines))
         self._fill.add(rows, len(lines))
 
@@ -157,22 +158,22 @@ class SegmentWriter:
 
     def seconds_to_flush(self, now: float) -> float:
         """Return how long the batch may still wait (infinity without one)."""
-        return max(0.0, self._flush_at - now) if self._batch else float("inf")
+        return max(0.0, self._flush_at - now) if self._batch_fill.rows else float("inf")
 
     def flush_if_due(self, now: float) -> None:
         """Flush if the oldest row has waited for a second, the time before it came here included."""
-        if self._batch and now >= self._flush_at:
+        if self._batch_fill.rows and now >= self._flush_at:
             self.flush()
 
     def flush(self) -> None:
         """Write the batch, if there is one, as one gzip member; on an error lose it, and count it so."""
-        if not self._batch:
+        batch = self._batch_fill
+        if not batch.rows:
             return
-        lines, batch = self._batch, self._batch_fill
-        self._batch, self._batch_fill = [], Fill()
+        self._batch_fill = Fill()
         self._fill.add(-batch.rows, -batch.bytes)
         try:
-            member = compress_member(b"".join(lines))
+            member = self._compressed(batch.bytes)
             self._write_or_make_room(member)
         except OSError as error:
             self._lose(DropReason.DISK_ERROR, batch.rows, error.strerror or str(error))
@@ -184,6 +185,17 @@ class SegmentWriter:
         self._count(batch, len(member))
         if self._unpruned:
             self._prune()
+
+    def _compressed(self, size: int) -> bytes:
+        """Return the batch's ``size`` bytes as a member, and keep their room for the next batch.
+
+        A new megabyte for each member was new pages for the kernel to clear: 0.27 page faults a row.
+        """
+        try:
+            with memoryview(self._batch) as room, room[:size] as text:
+                return compress_member(text)
+        finally:
+            del self._batch[FLUSH_BYTES:]  # a row of many megabytes does not keep them
 
     def close(self) -> None:
         """Flush and close the segment."""

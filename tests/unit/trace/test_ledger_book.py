@@ -114,6 +114,17 @@ def test_consecutive_counters_of_two_streams_are_not_one_run(other: dict[str, An
     assert [(one.first, one.last) for one in windows(account)] == [(0, 0), (1, 1)]
 
 
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_a_message_with_an_unknown_field_belongs_to_its_stream(where: int) -> None:
+    """LEDGER-03: One message of a batch may be kept as a document; it is counted like its neighbours."""
+    account = book()
+    account.appended(*joined(*(rows(counter, unknown=counter == where) for counter in range(3))))
+    account.settled(3, None)
+
+    (window,) = windows(account)
+    assert (window.first, window.last, window.written, window.missing) == (0, 2, 3, 0)
+
+
 def test_what_the_writer_loses_is_named() -> None:
     """LEDGER-04: Rows settle in their order, in parts of any size; lost ones are listed with the reason."""
     account = book()
