@@ -67,7 +67,10 @@ def run(
         folder,
         *("--fpm-trace", "--fpm-mode", "full", "--fpm-output", str(folder / "fpm"), "--fpm-port", str(port)),
     )
-    with served(tiny_model, given, folder, vllm_environment) as server:
+    environment = vllm_environment | {
+        "DYN_FPM_GC_POLICY": "freeze"
+    }  # a worker that kept it would end the server
+    with served(tiny_model, given, folder, environment) as server:
         metrics = server.request("GET", "/fpm/perf_metrics")
         other, posted = (
             server.request("GET", "/get_perf_metrics"),
@@ -118,7 +121,9 @@ def test_the_result_is_served(run: Run) -> None:
 
 
 def test_nothing_is_left_of_it(run: Run) -> None:
-    """BVLLM-44, BVLLM-20, BVLLM-21: The first request is served from an empty cache, in passes 0 and on."""
+    """BVLLM-44, BVLLM-20, BVLLM-21: The first request is served from an empty cache, in passes 0 and on; every
+    worker has said that its collector is as before.
+    """
     cached = (run.usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
     prefills = sum(row.metrics.scheduled_requests.sum_prefill_tokens for row in run.rows)
 
