@@ -265,11 +265,15 @@ def _decode(context: RunContext, point: Point) -> Procedure:
         return Finished(point, regime, SkipReason.DECODE_INJECTION, why=admitted.why)
     yield ops.Arm(point, 1 + steps)
     yield ops.Turn(admitted.output)
-    left = steps
-    while left and not context.expired():  # the very next steps: nothing may run in between
+    for _ in range(steps):  # the very next steps: nothing may run in between
+        if context.expired():
+            break
         output = yield ops.Steady(admitted.ids)
-        left -= output is not None
-        yield ops.Turn(output if output is not None else (yield ops.Empty()))
+        if output is None:
+            # A step of nothing comes now, and takes the requests out of the batch of vLLM's runner, which
+            # would have to take them up again in the step that is measured; in async order it cannot.
+            break
+        yield ops.Turn(output)
     while len(context.samples) < 1 + steps and not context.expired():
         yield ops.Turn((yield ops.Empty()))
     return Finished(point, regime, ids=admitted.ids, prompts=_evidence(batch))

@@ -21,6 +21,7 @@ from forwardpass.wire.schema import ForwardPassMetrics
 CAPTURED = msgspec.structs.replace(GRAPH, capture_sizes=(1, 2, 4, 8, 16, 32, 64, 128))
 """Every shape has a graph: no replicas."""
 BARE = RunSettings(warmup_iterations=0)
+REPEATED = RunSettings(warmup_iterations=0, giant_threshold=10, giant_repeats=3)
 
 
 def reasons(log: RunLog) -> list[tuple[int, str]]:
@@ -242,19 +243,41 @@ def test_what_the_engine_never_starts_is_given_up() -> None:
     assert log.elapsed_seconds == pytest.approx(20.0, abs=0.1)
 
 
-def test_a_missing_block_is_waited_for_until_the_deadline() -> None:
-    """RUN-20, RUN-44: Without a block for the steady step an empty one runs, and it is tried again; a point
-    that never gets one is skipped.
+@pytest.mark.parametrize("missing", [1, 1 << 30])
+def test_a_steady_step_without_a_block_is_not_tried_again(missing: int) -> None:
+    """RUN-20, RUN-44: After a step that runs nothing vLLM's runner has taken the requests out of its
+    batch. So a steady step for which a block is missing is not made up for later: the point is skipped at its
+    deadline, and the next one is measured.
     """
-    bench = rig(decode(64, 2))
-    bench.driver.steady_missing = 2
+    bench = rig(decode(64, 2), decode(32, 2))
+    bench.driver.steady_missing = missing
     log = bench.run()
-    assert len(log.measured) == 1
-    assert bench.driver.order[1:6] == ["steady", "empty", "steady", "empty", "steady"]
+    first = bench.driver.order[: bench.driver.order.index("inject", 1)]
 
-    bench = rig(decode(64, 2))
-    bench.driver.steady_missing = 1 << 30
-    assert reasons(bench.run()) == [(1, "measured_decode_context_mismatch")]
+    assert first[:2] == ["inject", "steady"]
+    assert set(first[2:]) == {"empty"}
+    assert reasons(log)[0] == (1, "measured_decode_context_mismatch")
+    assert [row.point.benchmark_id for row in log.measured] == ([2] if missing == 1 else [])
+
+
+def test_a_repeated_steady_step_without_a_block_is_the_last() -> None:
+    """RUN-21: Where only a later one of several steady steps finds no block, the median is that of
+    those before it.
+    """
+    bench = rig(decode(64, 2), settings=REPEATED)
+    steady = bench.driver.inner.steady
+    calls: list[tuple[str, ...]] = []
+
+    def second_is_missing(ids: tuple[str, ...]) -> Any:
+        calls.append(ids)
+        return steady(ids) if len(calls) == 1 else None
+
+    bench.driver.steady = second_is_missing  # type: ignore[method-assign]
+    (row,) = bench.run().measured
+
+    assert len(calls) == 2
+    assert [sample.metrics.scheduled_requests.sum_decode_kv_tokens for sample in row.samples] == [62, 64]
+    assert row.wall_time == row.samples[1].metrics.wall_time
 
 
 def test_nothing_is_injected_while_blocks_are_fenced() -> None:
