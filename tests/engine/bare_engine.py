@@ -62,11 +62,13 @@ def build_scheduler(
     dp_index: int = 0,
     pipeline_stages: int = 1,
     loras: int = 0,
+    recurrent: bool = False,
 ) -> Any:
     """Return a scheduler as vLLM's engine core would build it.
 
     ``drafts`` is the number of speculative tokens. With ``tokenizer`` there may be structured output.
-    ``loras`` is how many adapters may run at once; 0 is a model without adapters.
+    ``loras`` is how many adapters may run at once; 0 is a model without adapters. A ``recurrent`` model has,
+    beside its attention, a state that is kept at block boundaries.
     """
     import torch
     from vllm.config import (
@@ -79,7 +81,7 @@ def build_scheduler(
         VllmConfig,
     )
     from vllm.v1.core.kv_cache_utils import init_none_hash
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
     init_none_hash(_hash())
@@ -119,11 +121,16 @@ def build_scheduler(
     if loras:
         config.lora_config = LoRAConfig(max_loras=loras)
     spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=32, dtype=torch.bfloat16)
+    groups = [KVCacheGroupSpec(["layer"], spec)]
+    if recurrent:
+        cache_config.mamba_cache_mode = "align"
+        state = MambaSpec(
+            block_size=BLOCK_TOKENS, shapes=((4, 4),), dtypes=(torch.float32,), mamba_cache_mode="align"
+        )
+        groups.append(KVCacheGroupSpec(["state"], state))
     scheduler = (cls or scheduler_class())(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-        ),
+        kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups),
         structured_output_manager=StructuredOutputManager(config),
         block_size=BLOCK_TOKENS,
         log_stats=True,

@@ -8,7 +8,7 @@ from bare_engine import build_scheduler
 
 from forwardpass.wire.schema import ScheduledRequestMetrics
 
-__all__ = ["BareRig", "EngineRig", "by_hand"]
+__all__ = ["BareRig", "EngineRig", "by_hand", "made_up_output"]
 
 
 def by_hand(base: type) -> type:
@@ -59,22 +59,24 @@ class BareRig:
 
     def update(self, scheduled: Any) -> None:
         """Let the scheduler have what came of a step."""
-        self.scheduler.update_from_output(scheduled, self._model_output(scheduled))
+        self.scheduler.update_from_output(scheduled, made_up_output(self.scheduler, scheduled))
 
-    def _model_output(self, scheduled: Any) -> Any:
-        from vllm.v1.outputs import ModelRunnerOutput
 
-        ids = list(scheduled.num_scheduled_tokens)
-        requests = [self.scheduler.requests.get(each) for each in ids]
-        done = [each is not None and each.num_computed_tokens >= each.num_tokens for each in requests]
-        return ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={each: at for at, each in enumerate(ids)},
-            sampled_token_ids=[[5] if each else [] for each in done],
-            logprobs=None,
-            prompt_logprobs_dict={},
-            pooler_output=[],
-        )
+def made_up_output(scheduler: Any, scheduled: Any) -> Any:
+    """Return what a model would make of a step: a token for each request whose known tokens are computed."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    ids = list(scheduled.num_scheduled_tokens)
+    requests = [scheduler.requests.get(each) for each in ids]
+    done = [each is not None and each.num_computed_tokens >= each.num_tokens for each in requests]
+    return ModelRunnerOutput(
+        req_ids=ids,
+        req_id_to_index={each: at for at, each in enumerate(ids)},
+        sampled_token_ids=[[5] if each else [] for each in done],
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
+    )
 
 
 class EngineRig:
