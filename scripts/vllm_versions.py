@@ -50,7 +50,7 @@ SUITES: dict[str, Suite] = {
         "benchmark verbs",
         "What a self-benchmark asks of vLLM's real scheduler without a worker, in synchronous and in "
         "asynchronous order, for both model runners.",
-        ("test_vllm_bench_driver.py",),
+        ("test_vllm_bench_driver.py", "test_vllm_bench_run.py"),
     ),
     "engine": Suite(
         "engine in process",

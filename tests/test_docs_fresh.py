@@ -59,12 +59,12 @@ def test_tests_name_clauses_that_exist() -> None:
     assert set(module.named_clauses()) <= set(module.clause_ids())
 
 
-_SHOWN = ("CASE-", "TRAP-", "LOSS-", "ART-", "MERGE-", "EVID-", "PROBE-", "SHOW-", "DIFF-")
+_SHOWN = ("CASE-", "TRAP-", "LOSS-", "ART-", "MERGE-", "EVID-", "PROBE-", "PIT-", "SHOW-", "DIFF-")
 
 
 def test_every_special_case_and_trap_has_a_test() -> None:
-    """Each special case of vLLM, each known trap that concerns it, each clause of the loss contract and of
-    a benchmark's files is named by a test that shows it.
+    """Each special case of vLLM, each known trap and pitfall that concerns us, each clause of the loss
+    contract and of a benchmark's files is named by a test that shows it.
     """
     module = generator()
     cases = {name for name in module.clause_ids() if name.startswith(_SHOWN)}

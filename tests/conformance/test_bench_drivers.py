@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from forwardpass.bench.driver import Admitted, Batch
+from forwardpass.bench.driver import Admitted, Batch, SyntheticRequest
 from forwardpass.bench.limits import KvGroup
 from forwardpass.engines.mock.bench_driver import MockBenchConfig, MockDriver
+from forwardpass.engines.mock.bench_request import ContentRequest
 from forwardpass.engines.mock.config import MockConfig
 from forwardpass.engines.mock.extract import measure_scheduled
 from forwardpass.engines.mock.scheduler import Scheduler
@@ -46,7 +48,9 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("check", DRIVER_CHECKS, ids=lambda check: check.__name__)
 def test_mock_driver(check: Any, kind: str) -> None:
-    """RUN-60: The simulated engine's driver keeps each promise, whatever kind of KV it has."""
+    """RUN-60, PIT-16, PIT-22: The simulated engine's driver keeps each promise, whatever kind of KV it has.
+    Where a drafter drops the last block that is found, a prefix needs one more to be found whole.
+    """
     check(KINDS[kind])
 
 
@@ -82,6 +86,14 @@ class Slow(MockDriver):
         return super().steady(ids)
 
 
+class Sharing(MockDriver):
+    """Lets prompts find each other that nobody gave a salt."""
+
+    def _new(self, synthetic: SyntheticRequest, output_tokens: int | None = None) -> ContentRequest:
+        salted = msgspec.structs.replace(synthetic, cache_salt=synthetic.cache_salt or "all")
+        return super()._new(salted, output_tokens)
+
+
 class Forgetful(MockDriver):
     """Keeps cached prefixes that it should forget."""
 
@@ -89,10 +101,10 @@ class Forgetful(MockDriver):
         return True
 
 
-@pytest.mark.parametrize("driver", [Leaky, Hasty, Slow, Forgetful])
+@pytest.mark.parametrize("driver", [Leaky, Hasty, Slow, Sharing, Forgetful])
 def test_a_broken_driver_is_found(driver: type[MockDriver]) -> None:
-    """RUN-60: A driver that leaks a block, takes what it cannot run, skips a step or clears nothing fails a
-    check.
+    """RUN-60, PIT-22: A driver that leaks a block, takes what it cannot run, skips a step, shares equal
+    prompts or clears nothing fails a check.
     """
     with pytest.raises(AssertionError):
         check_driver(MockRig(driver=driver))

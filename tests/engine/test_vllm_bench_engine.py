@@ -102,7 +102,7 @@ def test_the_verbs_on_an_engine_that_computes(run: Run, name: str) -> None:
     flight.
     """
     assert run.said[name]["failed"] == {}
-    assert run.said[name]["checks"] == 8
+    assert run.said[name]["checks"] == 9
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -119,8 +119,8 @@ def test_a_whole_run_is_valid_to_a_strict_reader(run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_each_pass_is_timed_at_its_own_coordinate(run: Run, name: str) -> None:
-    """RUN-20, RUN-30: A prefill has one sample from its schedule on; a decode an admission that reads a token
-    less for each request, then steady steps from output to output.
+    """RUN-20, RUN-30, PIT-07: A prefill has one sample from its schedule on; a decode an admission that reads
+    a token less for each request, then steady steps from output to output.
     """
     for row in run.document(name)["results"]:
         point, (fpm,) = row["point"], row["fpms"]
@@ -237,8 +237,8 @@ def test_a_timeout_keeps_what_was_measured(run: Run) -> None:
 
 
 def test_what_cannot_be_measured_ends_the_engine_with_its_reason(run: Run) -> None:
-    """BVLLM-03, BVLLM-22, RUN-43: An infeasible point is named with the limit and both numbers; the file of
-    an earlier run has given way to one that says that this run failed.
+    """BVLLM-03, BVLLM-22, RUN-43, PIT-41: An infeasible point is named with the limit and both numbers; the
+    file of an earlier run has given way to one that says that this run failed.
     """
     error = run.said["infeasible"]["error"]
 

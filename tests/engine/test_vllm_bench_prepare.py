@@ -82,7 +82,7 @@ def test_a_configuration_is_made_ready(said: dict[str, dict[str, Any]], name: st
 
 
 def test_the_key_of_the_compile_cache_is_the_same(said: dict[str, dict[str, Any]]) -> None:
-    """BVLLM-40: vLLM makes it from the whole configuration; ours is not in it (pitfall 6)."""
+    """BVLLM-40, PIT-06: vLLM makes it from the whole configuration; ours is not in it."""
     assert said["usual"]["key"] == said["frozen"]["key"] == said["plain"]["key"]
 
 

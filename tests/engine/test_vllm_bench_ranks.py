@@ -79,7 +79,7 @@ def run(
 
 
 def test_both_ranks_were_measured_together(run: Run) -> None:
-    """BVLLM-42, SYNC-01: Each rank's file has the passes of both, point by point; the files merge."""
+    """BVLLM-42, SYNC-01, PIT-21: Each rank's file has the passes of both, point by point; the files merge."""
     names = ("bench.json", "bench_dp1.json", "bench_merged.json", "bench_merged_worker_probe.json")
     found = validate([run.folder / name for name in names], strict=True)
     merged: dict[str, Any] = json.loads((run.folder / "bench_merged.json").read_bytes())
@@ -97,7 +97,7 @@ def test_both_ranks_were_measured_together(run: Run) -> None:
         ]
         for rank in (0, 1)
     }
-    assert not set(prompts[0]) & set(prompts[1])  # pitfall 21: prompts that are alike meet the same experts
+    assert not set(prompts[0]) & set(prompts[1])  # prompts that are alike meet the same experts
 
 
 def test_every_api_server_has_the_result(run: Run) -> None:

@@ -121,8 +121,8 @@ def test_the_result_is_served(run: Run) -> None:
 
 
 def test_nothing_is_left_of_it(run: Run) -> None:
-    """BVLLM-44, BVLLM-20, BVLLM-21: The first request is served from an empty cache, in passes 0 and on; every
-    worker has said that its collector is as before.
+    """BVLLM-44, BVLLM-20, BVLLM-21, PIT-43: The first request is served from an empty cache, in passes 0 and
+    on; every worker has said that its collector is as before.
     """
     cached = (run.usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
     prefills = sum(row.metrics.scheduled_requests.sum_prefill_tokens for row in run.rows)

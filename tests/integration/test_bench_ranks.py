@@ -111,8 +111,8 @@ def test_four_ranks_agree_and_their_files_merge(whole: tuple[list[RankEnd], Benc
 def test_prompts_differ_between_ranks_and_nothing_else_does(
     whole: tuple[list[RankEnd], BenchResult],
 ) -> None:
-    """CONTENT-01, RUN-31: The ranks measured the same points under the same ids, each with prompts of its
-    own, and the evidence of every rank is in every file as that rank wrote it.
+    """CONTENT-01, RUN-31, PIT-21: The ranks measured the same points under the same ids, each with prompts of
+    its own, and the evidence of every rank is in every file as that rank wrote it.
     """
     ends, _ = whole
     files = [document(end.path) for end in ends]
@@ -126,6 +126,26 @@ def test_prompts_differ_between_ranks_and_nothing_else_does(
         assert len(set(hashes)) == RANKS
     for rank, file in enumerate(files):
         assert [row["fpms"][0]["dp_rank"] for row in file["results"]] == [rank] * len(file["results"])
+
+
+def test_ranks_with_different_pools_measure_one_grid(tmp_path: Path) -> None:
+    """PIT-11, PIT-37, SYNC-20, GRID-20: Ranks of which one has half the blocks and another a shorter model
+    agree on what all can hold, measure one grid in step, and describe themselves as one engine.
+    """
+    some = jobs(tmp_path, samples=SampleLimits(3, 3, 2, 3, 3))
+    for rank, less in ((1, {"num_blocks": 150}), (3, {"max_model_len": 400})):
+        engine = msgspec.structs.replace(ENGINE, engine=msgspec.structs.replace(ENGINE.engine, **less))
+        some[rank] = msgspec.structs.replace(some[rank], engine=engine)
+    ends = ran(some)
+    result = finish(some, ends)
+    files = [document(end.path) for end in ends]
+
+    assert [end.error for end in ends] == [""] * RANKS
+    assert (result.status, result.skipped, result.errors) == ("complete", 0, ())
+    assert len({file["grid_digest"] for file in files}) == 1
+    assert [file["limits"]["max_model_len"] for file in files] == [512, 512, 512, 400]
+    assert {file["capacity"]["common"]["max_model_len"] for file in files} == {400}
+    assert {file["capacity"]["common"]["usable_blocks_with_watermark"] for file in files} == {150}
 
 
 def test_a_rank_that_is_slow_shows_in_the_group(tmp_path: Path) -> None:
@@ -209,8 +229,8 @@ def test_a_run_that_is_interrupted_leaves_files_that_say_so(tmp_path: Path) -> N
 
 
 def test_what_an_earlier_run_left_is_gone(tmp_path: Path) -> None:
-    """RUN-02: A merged file, a sidecar and rank files of an earlier run do not survive into one that fails at
-    once.
+    """RUN-02, PIT-11, PIT-41: A merged file, a sidecar and rank files of an earlier run do not survive into
+    one that fails at once.
     """
     names = [
         "bench_merged.json",
@@ -230,3 +250,4 @@ def test_what_an_earlier_run_left_is_gone(tmp_path: Path) -> None:
     assert all("capacity" in end.error for end in ends)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[2:])
     assert all(document(end.path)["status"] == "failed" for end in ends)
+    assert all(document(end.path)["warmup_evidence"]["records"] == [] for end in ends)

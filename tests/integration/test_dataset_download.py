@@ -152,7 +152,7 @@ def load(served: Server, name: str, folder: Path, sha256: str | None = DIGEST, *
 
 
 def test_a_file_is_fetched_once_and_kept(served: Server, tmp_path: Path) -> None:
-    """CONTENT-21: The second time it is read from the cache, under the name it has in its URL."""
+    """CONTENT-21, PIT-23: The second time it is read from the cache, under the name it has in its URL."""
     folder = tmp_path / "a" / "b"
     first = load(served, "good.json?token=1", folder)
     asked = len(served.asked)
@@ -164,7 +164,7 @@ def test_a_file_is_fetched_once_and_kept(served: Server, tmp_path: Path) -> None
 
 
 def test_a_kept_file_that_is_another_is_fetched_anew(served: Server, tmp_path: Path) -> None:
-    """CONTENT-21: A cache that was damaged heals."""
+    """CONTENT-21, PIT-23: A cache that was damaged heals."""
     (tmp_path / "good.json").write_bytes(DATA[:-1])
 
     assert load(served, "good.json", tmp_path).texts == TEXTS
@@ -217,8 +217,8 @@ BAD = [
 def test_what_goes_wrong_is_one_reason_and_leaves_nothing(
     served: Server, tmp_path: Path, name: str, sha256: str | None, limits: dict[str, float], words: str
 ) -> None:
-    """CONTENT-22, CONTENT-23: A wrong digest, a download that is cut off, silent or too large, an error, and
-    a way to somewhere else than http: the reason names the address, and no file is left.
+    """CONTENT-22, CONTENT-23, PIT-23: A wrong digest, a download that is cut off, silent or too large, an
+    error, and a way to somewhere else than http: the reason names the address, and no file is left.
     """
     with pytest.raises(ContentUnavailable) as caught:
         load(served, f"{name}?secret=1", tmp_path, sha256, **limits)
@@ -231,7 +231,7 @@ def test_what_goes_wrong_is_one_reason_and_leaves_nothing(
 
 
 def test_a_download_that_takes_too_long_is_given_up(served: Server, tmp_path: Path) -> None:
-    """CONTENT-22: The whole time is bounded too, by the clock that is given."""
+    """CONTENT-22, PIT-23: The whole time is bounded too, by the clock that is given."""
     with pytest.raises(ContentUnavailable, match="more than 270 s"):
         load_texts(f"{served.url}/large.json", sha256=None, cache_dir=str(tmp_path), clock=SlowClock())
 

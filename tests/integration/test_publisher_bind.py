@@ -143,7 +143,7 @@ def test_the_port_is_free_after_shutdown() -> None:
 
 
 def test_the_ephemeral_range_is_warned_of_once_per_process() -> None:
-    """WIRE-37, D-14: one warning with the exact text, however many publishers the process opens."""
+    """WIRE-37, D-14, PIT-46: one warning with the exact text, however many publishers the process opens."""
     base, ephemeral = 32_767, ephemeral_range()
     if ephemeral is None or not PortBlock(base + 1, base + 2).overlaps(ephemeral):
         pytest.skip("this machine's ephemeral range begins elsewhere")

@@ -79,7 +79,9 @@ def test_four_ranks_decide_alike(ends: dict[str, list[Any]]) -> None:
 
 
 def test_another_grid_is_named_by_all(ends: dict[str, list[Any]]) -> None:
-    """SYNC-06, SYNC-21: Where one rank built another grid, all ranks end, and say which rank it was."""
+    """SYNC-06, SYNC-21, PIT-11: Where one rank built another grid, all ranks end, and say which rank it
+    was.
+    """
     for end in ends["differs"]:
         assert end["error"] in ("OutOfLockstep", "PeerAborted")
         assert end["round"] == "grid"

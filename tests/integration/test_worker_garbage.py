@@ -47,8 +47,8 @@ def said(**variables: str) -> Any:
 
 
 def test_the_import_holds_and_the_call_lets_go() -> None:
-    """BCONF-15: With the policy the import freezes and raises the threshold; the call restores it, ends the
-    thread, and leaves frozen what serves.
+    """BCONF-15, PIT-15: With the policy the import freezes and raises the threshold; the call restores it,
+    ends the thread, and leaves frozen what serves.
     """
     before, during, after, replies, usual = said(DYN_FPM_GC_POLICY="freeze")
 

@@ -23,6 +23,7 @@ __all__ = [
     "an_empty_step_runs_nothing",
     "check_driver",
     "decodes_grow_by_one_token_a_step",
+    "equal_prompts_do_not_find_each_other",
     "prompts_run_in_the_next_step",
     "seeded_prefixes_are_found_to_the_token",
     "strangers_are_not_alive",
@@ -78,6 +79,23 @@ def seeded_prefixes_are_found_to_the_token(rig: DriverRig) -> None:
         assert ran is not None
         assert (ran.sum_prefill_tokens, ran.sum_prefill_kv_tokens) == (len(prompt) - 2 * unit, 2 * unit)
         _until_gone(rig, ids)
+
+
+def equal_prompts_do_not_find_each_other(rig: DriverRig) -> None:
+    """A prompt without a salt is computed whole, also after an equal one that was computed before it."""
+    unit = rig.driver.layout().hash_block_size
+    with _nothing_left(rig):
+        for _ in range(2):
+            ids = _admitted(rig, _prefills((2 * unit,)))
+            computed = 0
+            for _ in range(TURNS):
+                ran = rig.step()
+                computed += ran.sum_prefill_tokens if ran is not None else 0
+                if not rig.driver.alive(ids):
+                    break
+            assert computed == 2 * unit, (
+                f"{computed} of {2 * unit} tokens of a prompt of its own were computed"
+            )
 
 
 def a_batch_is_taken_whole_or_not_at_all(rig: DriverRig) -> None:
@@ -159,6 +177,7 @@ def strangers_are_not_alive(rig: DriverRig) -> None:
 DRIVER_CHECKS: tuple[Callable[[DriverRig], None], ...] = (
     prompts_run_in_the_next_step,
     seeded_prefixes_are_found_to_the_token,
+    equal_prompts_do_not_find_each_other,
     a_batch_is_taken_whole_or_not_at_all,
     decodes_grow_by_one_token_a_step,
     what_does_not_fit_is_refused,

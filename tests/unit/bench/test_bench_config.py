@@ -244,7 +244,7 @@ def test_states_need_a_mode_that_decodes() -> None:
 def test_what_the_launcher_knows_is_checked_there(
     facts: LaunchFacts, random: bool, wrong: str | None
 ) -> None:
-    """BCONF-06, BCONF-07: An engine that could not be measured is refused before it is started."""
+    """BCONF-06, BCONF-07, PIT-32: An engine that could not be measured is refused before it is started."""
     sources = Sources({**MODE, **({"DYN_BENCHMARK_RANDOMIZE_KDA_STATE": "on"} if random else {})})
     config = load_bench_config(sources)
     assert config is not None

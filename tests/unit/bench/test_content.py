@@ -249,7 +249,9 @@ def test_salts_of_prompts_without_a_prefix() -> None:
 
 
 def test_seeds_are_prefixes_of_their_prompts() -> None:
-    """CONTENT-03, CONTENT-05: Both come from one stream; the seed has what a drafter drops besides."""
+    """CONTENT-03, CONTENT-05, PIT-16: Both come from one stream; the seed has what a drafter drops
+    besides.
+    """
     stream = Keys()
     seeds, prompts = writer(stream).fake_prefix("k", [32, 0], [20, 10], dropped=16)
 
@@ -292,7 +294,7 @@ def test_real_decode_prompts_are_the_beginnings_of_chains() -> None:
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), RANKS)
 def test_ranks_and_slots_have_tokens_of_their_own(lengths: list[int], rank: int) -> None:
-    """CONTENT-01: The same coordinates give the same tokens again, and other ones on another rank."""
+    """CONTENT-01, PIT-21: The same coordinates give the same tokens again, and other ones on another rank."""
 
     def prompts(dp_rank: int) -> list[list[int]]:
         return PromptWriter(RandomTokens(10**6), seed="0", dp_rank=dp_rank).fresh(lengths)

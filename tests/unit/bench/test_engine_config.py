@@ -97,7 +97,9 @@ def test_points_are_handed_over_without_nulls() -> None:
 
 
 def test_texts_are_numbers_and_truths() -> None:
-    """BCONF-22: Numbers as text, truths by their words, unknown keys ignored, null and absent the default."""
+    """BCONF-22, PIT-45: Numbers as text, truths by their words, unknown keys ignored, null and absent the
+    default.
+    """
     found = from_engine(
         {
             "mode": "decode",
@@ -144,7 +146,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_the_engine_refuses_what_is_no_value(key: str, value: Any) -> None:
-    """BCONF-03, BCONF-22: The key, what was found and what is accepted; whoever handed it over."""
+    """BCONF-03, BCONF-22, PIT-45: The key, what was found and what is accepted; whoever handed it over."""
     with pytest.raises(ConfigError) as caught:
         from_engine({"mode": "agg", key: value})
 
@@ -210,7 +212,7 @@ def test_the_artifacts_config_is_the_references(folder: str) -> None:
 
 
 def test_names_of_files() -> None:
-    """BCONF-30: Ranks, merged files and what workers answered, also where a folder has a dot."""
+    """BCONF-30, PIT-02: Ranks, merged files and what workers answered, also where a folder has a dot."""
     paths = OutputPaths("/a.b/results.json")
 
     assert [paths.rank(0), paths.rank(3)] == ["/a.b/results.json", "/a.b/results_dp3.json"]
@@ -234,7 +236,7 @@ def test_the_default_path_is_made_a_launchs_own(path: str, worker: str, expected
 
 
 def test_which_ranks_a_launcher_waits_for() -> None:
-    """BCONF-32: One, those of the node, or all."""
+    """BCONF-32, PIT-44: One, those of the node, or all."""
 
     def ranks(balancing: LoadBalancing) -> list[int]:
         return list(managed_ranks(balancing, first_rank=4, local_size=2, size=8))
@@ -268,7 +270,7 @@ def test_the_environments_defaults() -> None:
     "name", ["DYN_BENCH_PREFILL_REAL_SEED", "DYN_BENCH_KV_WARMUP", "DYN_FPM_BENCH_COLLECT_IMBALANCED"]
 )
 def test_a_truth_that_is_none_is_an_error(name: str) -> None:
-    """BCONF-10: A typing mistake never reads as off, or as on."""
+    """BCONF-10, PIT-45: A typing mistake never reads as off, or as on."""
     field = {"DYN_BENCH_PREFILL_REAL_SEED": "prefill_real_seed", "DYN_BENCH_KV_WARMUP": "kv_warmup"}
     for text, value in (("TRUE", True), ("on", True), ("off", False), ("No", False)):
         assert getattr(environment(**{name: text}), field.get(name, "collect_imbalanced")) is value

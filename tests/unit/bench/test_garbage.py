@@ -55,8 +55,8 @@ def before() -> Iterator[State]:
 
 
 def test_a_hold_freezes_and_is_given_back(before: State) -> None:
-    """BCONF-15: While it is held, what is alive is frozen and the oldest generation is not collected by
-    itself; then all is as before. Releasing it again changes nothing.
+    """BCONF-15, PIT-15: While it is held, what is alive is frozen and the oldest generation is not collected
+    by itself; then all is as before. Releasing it again changes nothing.
     """
     hold = hold_garbage(FREEZING)
     during = state()
@@ -149,8 +149,8 @@ def rank(path: Path, environment: BenchEnvironment = FREEZING, **changes: Any) -
 
 @pytest.mark.parametrize("end", ["normal", "failure", "abort"])
 def test_every_end_of_a_run_gives_it_back(tmp_path: Path, before: State, end: str) -> None:
-    """BCONF-15: The collector is held during a run and as before after it: after its last point, after a
-    fault that ends it, and after an interruption in the middle.
+    """BCONF-15, PIT-15: The collector is held during a run and as before after it: after its last point,
+    after a fault that ends it, and after an interruption in the middle.
     """
     during: list[State] = []
 

@@ -190,9 +190,9 @@ def test_a_cap_on_batches_ends_their_axis() -> None:
 def test_the_laws_of_every_grid(
     plan: EngineLayout, limits: CapacityEnvelope, samples: int, max_batch: int | None
 ) -> None:
-    """GRID-11, GRID-22, GRID-23, GRID-31, GRID-32, GRID-33: For every engine each point fits, ids are 1 … n
-    without a hole and replicas come after, each shape without a graph has one replica before its phase, no
-    axis is longer than asked, phases are contiguous, and the same engine gives the same digest.
+    """GRID-11, GRID-22, GRID-23, GRID-31, GRID-32, GRID-33, PIT-13: For every engine each point fits, ids are
+    1 … n without a hole and replicas come after, each shape without a graph has one replica before its phase,
+    no axis is longer than asked, phases are contiguous, and the same engine gives the same digest.
     """
     chosen = SampleLimits(samples, samples, samples, samples, samples)
     grid = build_grid(BOTH, plan, limits, samples=chosen, max_batch_size=max_batch)

@@ -69,7 +69,9 @@ CASES = [
 def test_the_first_broken_limit_is_named_with_both_numbers(
     point: Point, engine: dict[str, object], limits: dict[str, object], limit: Limit, need: int, have: int
 ) -> None:
-    """GRID-22, GRID-23, GRID-24: Each limit stops the smallest point beyond it, and says what it needs."""
+    """GRID-22, GRID-23, GRID-24, PIT-16: Each limit stops the smallest point beyond it, and says what it
+    needs.
+    """
     found = shortfall(point, layout(**engine), capacity(**limits))
 
     assert found is not None
@@ -105,8 +107,8 @@ def test_what_is_at_the_limit_fits(
 
 
 def test_a_seed_takes_its_blocks_uncapped() -> None:
-    """GRID-21, GRID-22: A window that recycles lets a long request run; its prefix, which has to stay, does
-    not fit.
+    """GRID-21, GRID-22, PIT-17: A window that recycles lets a long request run; its prefix, which has to
+    stay, does not fit.
     """
     engine = layout(KvGroup(16, admission_cap=3))
     found = shortfall(prefill(16, 1, 160), engine, capacity(blocks=9))
@@ -126,7 +128,9 @@ def test_only_a_batch_respects_the_watermark() -> None:
 
 
 def test_an_engines_own_rule_of_chunks_is_asked() -> None:
-    """GRID-22: An engine that would schedule a part of the tokens at once makes the point impossible."""
+    """GRID-22, PIT-28: An engine that would schedule a part of the tokens at once makes the point
+    impossible.
+    """
 
     def first_chunk(prompt: int, cached: int) -> int:
         return (prompt - cached) // 64 * 64
@@ -147,7 +151,9 @@ def test_rows_are_whole_blocks_and_as_many_as_requests() -> None:
 
 
 def test_ranks_agree_on_the_smallest_of_each() -> None:
-    """GRID-20: The common capacity has the minimum of each limit; a rank set up otherwise is named."""
+    """GRID-20, PIT-11: The common capacity has the minimum of each limit; a rank set up otherwise is
+    named.
+    """
     big = capacity(blocks=900, max_model_len=100, kvwarm_eligible=True, grid_invariants_digest="d")
     small = capacity(blocks=800, max_num_running_reqs=4, kvwarm_eligible=False, grid_invariants_digest="d")
     common = CapacityEnvelope.common([big, small])

@@ -212,7 +212,9 @@ def test_every_fact_that_matters_changes_the_digest() -> None:
 
 
 def test_what_differs_between_launches_or_ranks_does_not() -> None:
-    """BCONF-21, BCONF-40: Not the output path, nor a rank's own limit of requests, which cuts captures."""
+    """BCONF-21, BCONF-40, PIT-12: Not the output path, nor a rank's own limit of requests, which cuts
+    captures.
+    """
     assert digest(msgspec.structs.replace(BASE[0], output_path="/x/y.json")) == digest()
     facts = invariants(BASE[0], layout(graph=GRAPH), {}, prefill_real_seed=False)
     assert facts["decode_captures"] == [1, 2, 64]

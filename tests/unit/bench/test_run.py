@@ -92,8 +92,8 @@ def test_every_point_of_a_grid_is_measured(asynchronous: bool, real: bool, drop:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_times_are_those_of_the_costs(asynchronous: bool) -> None:
-    """RUN-30, RUN-32: A prefill's time runs from its schedule, a steady decode's from the output before it;
-    ends and starts add up to the time; and the dispatch is what the engine did, padding and all.
+    """RUN-30, RUN-32, PIT-01: A prefill's time runs from its schedule, a steady decode's from the output
+    before it; ends and starts add up to the time; and the dispatch is what the engine did, padding and all.
     """
     log = Rig(points=[prefill(40), decode(600, 5)], async_scheduling=asynchronous).run()
     first, second = log.measured
@@ -109,6 +109,7 @@ def test_times_are_those_of_the_costs(asynchronous: bool) -> None:
     for sample in (alone, admission, steady):
         assert sample.start is not None
         assert sample.end - sample.start == pytest.approx(sample.metrics.wall_time, abs=1e-9)
+        assert 0.0 < sample.metrics.wall_time < 0.1
     assert steady.dispatch == Observed("FULL", 5, 8, 3)
     assert alone.dispatch == Observed("NONE", 40, 40, 0)
     assert [sample.forward_index for sample in second.samples] == [
@@ -118,8 +119,9 @@ def test_times_are_those_of_the_costs(asynchronous: bool) -> None:
 
 
 def test_a_decode_is_measured_right_after_its_admission() -> None:
-    """RUN-20, RUN-33: The engine is asked for the steady step in the step after the admission, with nothing
-    in between; prompts are one token longer than what is admitted, and the retained pass is the steady one.
+    """RUN-20, RUN-33, PIT-04, PIT-08: The engine is asked for the steady step in the step after the
+    admission, with nothing in between; prompts are one token longer than what is admitted, and the retained
+    pass is the steady one.
     """
     rig = Rig(points=[decode(103, 4)])
     log = rig.run()
@@ -181,8 +183,8 @@ def test_repeats_need_room() -> None:
 
 
 def test_prefixes_are_found_to_the_token() -> None:
-    """RUN-11: The seeds are the prefixes that the prompts have to find, under salts that no other execution
-    has.
+    """RUN-11, PIT-22: The seeds are the prefixes that the prompts have to find, under salts that no other
+    execution has.
     """
     rig = Rig(points=[prefill(20, 2, 96), prefill(20, 2, 96)], graph=captured(64))
     log = rig.run()
@@ -221,8 +223,8 @@ def test_real_prefixes_are_computed_once_and_used_again() -> None:
 
 
 def test_a_replica_leaves_a_record_and_no_result() -> None:
-    """RUN-42, RUN-50, RUN-51: A shape without a graph runs once before its phase: a record with the pass that
-    it covered and its validation, and no row. The first execution of the shape was its, and slow.
+    """RUN-42, RUN-50, RUN-51, PIT-13: A shape without a graph runs once before its phase: a record with the
+    pass that it covered and its validation, and no row. The first execution of the shape was its, and slow.
     """
     log = Rig(points=[prefill(40), prefill(40)], phases=[Phase.PREFILL]).run()
     warm_up, replica = log.warmups.ledger().records

@@ -21,7 +21,6 @@ from forwardpass.wire.schema import ForwardPassMetrics
 CAPTURED = msgspec.structs.replace(GRAPH, capture_sizes=(1, 2, 4, 8, 16, 32, 64, 128))
 """Every shape has a graph: no replicas."""
 BARE = RunSettings(warmup_iterations=0)
-REPEATED = RunSettings(warmup_iterations=0, giant_threshold=10, giant_repeats=3)
 
 
 def reasons(log: RunLog) -> list[tuple[int, str]]:
@@ -177,8 +176,8 @@ def test_a_shot_that_fails_is_a_skip_with_a_record(
 
 
 def test_a_replica_that_fails_spoils_nothing() -> None:
-    """RUN-42: A replica whose shape is wrong has a failed validation; one that was never injected has none;
-    and there is no skip in either case.
+    """RUN-42, PIT-14: A replica whose shape is wrong has a failed validation; one that was never injected has
+    none; and there is no skip in either case.
     """
     log = Rig(points=[prefill(40)], settings=BARE, tamper=lambda m: scheduled(m, sum_prefill_tokens=39)).run()
     (record,) = log.warmups.ledger().records
@@ -243,45 +242,8 @@ def test_what_the_engine_never_starts_is_given_up() -> None:
     assert log.elapsed_seconds == pytest.approx(20.0, abs=0.1)
 
 
-@pytest.mark.parametrize("missing", [1, 1 << 30])
-def test_a_steady_step_without_a_block_is_not_tried_again(missing: int) -> None:
-    """RUN-20, RUN-44: After a step that runs nothing vLLM's runner has taken the requests out of its
-    batch. So a steady step for which a block is missing is not made up for later: the point is skipped at its
-    deadline, and the next one is measured.
-    """
-    bench = rig(decode(64, 2), decode(32, 2))
-    bench.driver.steady_missing = missing
-    log = bench.run()
-    first = bench.driver.order[: bench.driver.order.index("inject", 1)]
-
-    assert first[:2] == ["inject", "steady"]
-    assert set(first[2:]) == {"empty"}
-    assert reasons(log)[0] == (1, "measured_decode_context_mismatch")
-    assert [row.point.benchmark_id for row in log.measured] == ([2] if missing == 1 else [])
-
-
-def test_a_repeated_steady_step_without_a_block_is_the_last() -> None:
-    """RUN-21: Where only a later one of several steady steps finds no block, the median is that of
-    those before it.
-    """
-    bench = rig(decode(64, 2), settings=REPEATED)
-    steady = bench.driver.inner.steady
-    calls: list[tuple[str, ...]] = []
-
-    def second_is_missing(ids: tuple[str, ...]) -> Any:
-        calls.append(ids)
-        return steady(ids) if len(calls) == 1 else None
-
-    bench.driver.steady = second_is_missing  # type: ignore[method-assign]
-    (row,) = bench.run().measured
-
-    assert len(calls) == 2
-    assert [sample.metrics.scheduled_requests.sum_decode_kv_tokens for sample in row.samples] == [62, 64]
-    assert row.wall_time == row.samples[1].metrics.wall_time
-
-
 def test_nothing_is_injected_while_blocks_are_fenced() -> None:
-    """RUN-22: A decode waits until every released block is free."""
+    """RUN-22, PIT-31: A decode waits until every released block is free."""
     bench = rig(decode(64, 2))
     bench.driver.unsettled = 3
     bench.run()
@@ -369,8 +331,8 @@ def test_an_error_leaves_nothing_behind() -> None:
 
 
 def test_a_giant_made_up_context_may_be_one_short() -> None:
-    """RUN-41: From the threshold on, a steady pass that read one token a request less is recorded at what it
-    read; below it, without the mark of a steady step, or where ranks differ, it is not.
+    """RUN-41, PIT-33, PIT-34: From the threshold on, a steady pass that read one token a request less is
+    recorded at what it read; below it, without the mark of a steady step, or where ranks differ, it is not.
     """
     point = Point(Phase.DECODE, 1, 0, 1000, 4, sample_reasons=("kvwarm_fake_fallback",))
     read = {"num_decode_requests": 4, "num_prefill_requests": 0, "sum_prefill_tokens": 0}

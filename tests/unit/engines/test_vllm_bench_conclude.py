@@ -38,15 +38,19 @@ def reach(
 
 
 def test_a_complete_run_is_merged_asked_about_and_served(path: Path, tmp_path: Path) -> None:
-    """BVLLM-42, BVLLM-43, BVLLM-44: Merge, then the workers, then statistics off; the verdict is applied."""
+    """BVLLM-42, BVLLM-43, BVLLM-44, PIT-39, PIT-42: Merge, then the workers, then statistics off; the verdict
+    is applied.
+    """
     client = Client()
     leave_files(path)
     (tmp_path / "bench_merged.json").write_text("of an earlier run")
+    written = path.read_bytes()
 
     outcome, served = reach(client, order(path), tmp_path)
 
     assert (outcome.verdict, outcome.serving, outcome.points) == (Verdict.COMPLETE, True, 3)
     assert client.calls == [PROBE, DISABLE]
+    assert path.read_bytes() == written
     assert served["engine"]["resolution"] == "worker_probe_partial"  # made up: sizes unknown
     assert json.loads((tmp_path / "bench_merged.json").read_bytes())["engine"]["resolution"] == PENDING
     assert outcome.worker_probe == str(tmp_path / "bench_merged_worker_probe.json")
@@ -68,9 +72,11 @@ def test_statistics_that_were_on_before_stay_on(path: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("on_failure", "serving"), [(OnFailure.STOP, False), (OnFailure.SERVE, True)])
 def test_a_failed_rank(path: Path, tmp_path: Path, on_failure: OnFailure, serving: bool) -> None:
-    """BVLLM-45, BVLLM-44: The reason is the file's; statistics are turned off all the same."""
+    """BVLLM-45, BVLLM-44, PIT-41: The reason is the file's; statistics are turned off all the same."""
     client = Client()
     leave_files(path, status="failed", error="BenchError: it was too hot")
+    for name in ("bench_merged.json", "bench_merged_worker_probe.json"):
+        (tmp_path / name).write_text("of an earlier run")
 
     outcome, served = reach(client, order(path, on_failure=on_failure), tmp_path)
 
@@ -78,7 +84,7 @@ def test_a_failed_rank(path: Path, tmp_path: Path, on_failure: OnFailure, servin
     assert "it was too hot" in outcome.message
     assert outcome.rank_files == (str(path),)
     assert client.calls == [DISABLE]
-    assert not (tmp_path / "bench_merged.json").exists()
+    assert list(tmp_path.glob("bench*.json")) == [path]
 
 
 def test_a_skipped_point_makes_a_run_useless(path: Path, tmp_path: Path) -> None:
@@ -95,7 +101,9 @@ def test_a_skipped_point_makes_a_run_useless(path: Path, tmp_path: Path) -> None
 
 
 def test_a_file_that_does_not_come(path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """BVLLM-45: One warning at the limit; 90 s later the missing files are named, whatever is to happen."""
+    """BVLLM-45, PIT-44: One warning at the limit; 90 s later the missing files are named, whatever is to
+    happen.
+    """
     leave_files(path)
     wanted = order(path, timeout_seconds=50.0, on_failure=OnFailure.SERVE)
 
@@ -124,7 +132,9 @@ def test_an_engine_that_ends(path: Path, tmp_path: Path) -> None:
     [(TimeoutError(), "probe_failed: TimeoutError"), ([], "probe_failed: no worker replied")],
 )
 def test_workers_that_do_not_answer(path: Path, tmp_path: Path, reply: Any, resolution: str) -> None:
-    """PROBE-01, BVLLM-43: The result is served; what is missing is said in it (pitfall 40)."""
+    """PROBE-01, BVLLM-43, PIT-40: The result is served; what is missing is said in it, by the name of the
+    error where it has no text.
+    """
     client = Client()
     client.replies[PROBE] = reply
     leave_files(path)
@@ -188,8 +198,8 @@ def test_workers_let_go_of_their_garbage_collectors(path: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("reply", [[{"gc_held": True}], [{"gc_held": False}, None], TimeoutError()])
 def test_a_worker_that_holds_on_is_not_served(path: Path, tmp_path: Path, reply: Any) -> None:
-    """BCONF-15, BVLLM-44: A worker that would never collect its garbage while it serves ends the server; if
-    the run itself had failed, that stays the reason.
+    """BCONF-15, BVLLM-44, PIT-15: A worker that would never collect its garbage while it serves ends the
+    server; if the run itself had failed, that stays the reason.
     """
     client = Client()
     client.replies[RELEASE] = reply
@@ -232,7 +242,9 @@ def test_a_run_that_was_told_to_end_is_not_served(path: Path, tmp_path: Path) ->
 
 
 def test_a_launcher_waits_for_its_own_ranks(path: Path, tmp_path: Path) -> None:
-    """BVLLM-42: Behind an external balancer each launcher has one rank, and names its files after it."""
+    """BVLLM-42, PIT-44: Behind an external balancer each launcher has one rank, and names its files after
+    it.
+    """
     leave_files(path, ranks=2)
     path.unlink()
 

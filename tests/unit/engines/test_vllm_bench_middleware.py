@@ -116,7 +116,9 @@ def test_the_start_is_held_and_the_result_served(folder: Handover, tmp_path: Pat
 
 
 def test_one_of_several_servers_leads(folder: Handover, tmp_path: Path) -> None:
-    """BVLLM-42: The others wait for its word, serve the same, and drop the statistics of their own."""
+    """BVLLM-42, PIT-42: The others wait for its word, serve the same, and drop the statistics of their
+    own.
+    """
     leave_files(tmp_path / "bench.json")
 
     async def run() -> None:

@@ -30,7 +30,7 @@ def scheduler(**parallel: Any) -> SimpleNamespace:
     ],
 )
 def test_the_index_tells_the_rank(parallel: dict[str, Any], expected: tuple[int, int]) -> None:
-    """ENG-10, TRAP-04: Dense ranks have rank 0 and size 1 each and differ in the index alone."""
+    """ENG-10, TRAP-04, PIT-02: Dense ranks have rank 0 and size 1 each and differ in the index alone."""
     assert expected == rank_facts(scheduler(**parallel))
 
 

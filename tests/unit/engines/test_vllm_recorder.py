@@ -83,7 +83,7 @@ def bench() -> Bench:
 
 
 def test_the_first_pass_spans_schedule_to_output(bench: Bench) -> None:
-    """ENG-03: Without an output before it there is only the schedule to count from."""
+    """ENG-03, PIT-01: Without an output before it there is only the schedule to count from."""
     bench.clock.advance(100)
     bench.run(0.25)
 

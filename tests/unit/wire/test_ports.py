@@ -40,7 +40,7 @@ def test_rank_port() -> None:
     ],
 )
 def test_when_a_block_overlaps(base: int, dp_size: int, block: str | None) -> None:
-    """WIRE-37, D-14: overlap is inclusive at both ends; the documented vectors hold."""
+    """WIRE-37, D-14, PIT-46: overlap is inclusive at both ends; the documented vectors hold."""
     warning = ephemeral_warning(base, dp_size, DEBIAN)
 
     assert (warning is None) == (block is None)
