@@ -137,7 +137,7 @@ def main() -> list[Result]:
         points = len(json.loads((Path(folder) / "bench_merged.json").read_bytes())["results"])
     interval = ratio_interval(took[NEVER], took[MEASURED])
     note = f"throughput measured/never {interval}; {pairs} pairs of {REQUESTS} requests; {points} points"
-    return [from_rounds("vLLM server after a self-benchmark, time per batch", took, note=note)]
+    return [from_rounds("vLLM server after a self-benchmark, time per batch", took, unit="s", note=note)]
 
 
 if __name__ == "__main__":
