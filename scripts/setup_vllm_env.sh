@@ -46,4 +46,14 @@ if [ $# -lt 2 ]; then
   rm -rf "$folder/dynamo"
   pip install --no-deps --target "$folder/dynamo" ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 fi
+# vLLM's attention for CPUs with AMX does not ask Linux for leave to use it, and dies of an illegal instruction unless
+# something else has asked before (oneDNN does, for larger shapes): a server whose first prompt has a few tokens ends.
+# So every process of this environment asks as it starts: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), which
+# does nothing elsewhere.
+"$folder/bin/python" - <<'END'
+import sysconfig, pathlib
+
+line = 'import ctypes, platform; platform.machine() == "x86_64" and ctypes.CDLL(None).syscall(158, 0x1023, 18)\n'
+pathlib.Path(sysconfig.get_path("purelib"), "amx_permission.pth").write_text(line)
+END
 touch "$folder/.ready"
