@@ -120,7 +120,8 @@ def test_a_killed_rank_ends_it(
 ) -> None:
     """BVLLM-45: A rank that is killed midway ends the server within bounds; it says how far each rank was.
 
-    There are no files: vLLM kills the other ranks at once, before they can write any.
+    vLLM kills the other ranks at once. The one that is left may just have had the time to write its file,
+    which then says ``failed``, and the reason is the file's.
     """
     given, environment = two_ranks(tmp_path, vllm_environment, "--api-server-count", "1")
     server = ServedVllm(tiny_experts, given, tmp_path, environment)
@@ -133,9 +134,14 @@ def test_a_killed_rank_ends_it(
 
     said = [line for line in server.words.splitlines() if line.startswith("forwardpass: ")]
     assert status == Exit.PARTIAL
-    assert "the engine ended before every rank had written its file" in said[-1]
-    assert re.search(r"rank 0: [\d,]+ of 159 points; rank 1: [\d,]+ of 159 points", said[-1])
-    assert not list(tmp_path.glob("bench*.json"))
+    written = tmp_path / "bench.json"
+    assert list(tmp_path.glob("bench*.json")) in ([], [written])
+    if "the engine ended before every rank had written its file" in said[-1]:
+        assert re.search(r"rank 0: [\d,]+ of 159 points; rank 1: [\d,]+ of 159 points", said[-1])
+    else:
+        assert f"(in {written})" in said[-1]
+    if written.exists():
+        assert json.loads(written.read_bytes())["status"] == "failed"
     assert not any("no forward pass arrived" in line for line in said)
 
 
