@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -218,3 +220,21 @@ def test_a_rank_goes_by_its_index(tiny_model: str, tmp_path: Path) -> None:
     assert (said[0], json.loads(said[1][0])["type"]) == (b"1", "abort")
     document = json.loads(own.read_bytes())
     assert (document["dp"], document["status"]) == ({"rank": 1, "size": 2}, "failed")
+
+
+def test_the_schedulers_process_has_its_collector_back(tiny_model: str, tmp_path: Path) -> None:
+    """BCONF-15, PIT-15: With the policy no collection of the oldest generation comes by itself while points
+    are measured; when the file is there the threshold is as before, and nobody goes on freezing.
+    """
+    path, before = tmp_path / "bench.json", gc.get_threshold()
+    scheduler = prepared(tiny_model, path, "sync", environment={"DYN_FPM_GC_POLICY": "freeze"})
+    try:
+        during = gc.get_threshold()
+        run(scheduler, path)
+        after = gc.get_threshold()
+    finally:
+        gc.unfreeze()
+
+    assert during[2] > 10**6
+    assert after == before
+    assert not [thread for thread in threading.enumerate() if thread.name == "forwardpass-freeze"]

@@ -1,39 +1,14 @@
-"""Knows how the files of a self-benchmark are named, and which ranks' files one launcher waits for."""
+"""Knows which path a launch uses and which ranks it waits for; files are named in ``artifact/names.py``."""
 
 from __future__ import annotations
 
 import os.path
 from enum import StrEnum
 
-from msgspec import Struct
-
 from forwardpass.config.bench_variables import DEFAULT_OUTPUT_PATH
 from forwardpass.wire.keys import sanitize_producer_id
 
-__all__ = ["LoadBalancing", "OutputPaths", "launch_output_path", "managed_ranks"]
-
-
-class OutputPaths(Struct, frozen=True):
-    """The files of one launcher."""
-
-    base: str
-    """The artifact of rank 0."""
-    first_rank: int = 0
-    """The first global rank that the launcher manages."""
-
-    def rank(self, dp_rank: int) -> str:
-        """Return the path of a rank's artifact."""
-        return self.base if dp_rank == 0 else _marked(self.base, f"_dp{dp_rank}")
-
-    @property
-    def merged(self) -> str:
-        """Return the path of the merged artifact."""
-        return _marked(self.base, f"_dp{self.first_rank}_merged" if self.first_rank else "_merged")
-
-    @property
-    def worker_probe(self) -> str:
-        """Return the path of the file of what the workers answered."""
-        return _marked(self.merged, "_worker_probe")
+__all__ = ["LoadBalancing", "launch_output_path", "managed_ranks"]
 
 
 class LoadBalancing(StrEnum):
@@ -52,7 +27,8 @@ def launch_output_path(path: str, worker_id: str) -> str | None:
     """
     if path != DEFAULT_OUTPUT_PATH or not worker_id:
         return None
-    return _marked(path, f"_{sanitize_producer_id(worker_id[-8:])}")
+    stem, extension = os.path.splitext(path)
+    return f"{stem}_{sanitize_producer_id(worker_id[-8:])}{extension}"
 
 
 def managed_ranks(balancing: LoadBalancing, *, first_rank: int, local_size: int, size: int) -> range:
@@ -63,8 +39,3 @@ def managed_ranks(balancing: LoadBalancing, *, first_rank: int, local_size: int,
         LoadBalancing.INTERNAL: size,
     }[balancing]
     return range(first_rank, first_rank + count)
-
-
-def _marked(path: str, mark: str) -> str:
-    stem, extension = os.path.splitext(path)
-    return f"{stem}{mark}{extension}"

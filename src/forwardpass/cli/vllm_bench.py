@@ -49,7 +49,7 @@ class SelfBenchmark:
         *,
         quiet: bool,
     ) -> None:
-        self._config, self._environment, self._facts = config, environment, facts
+        self._config, self._environment = config, environment
         self._quiet = quiet
         self._handover = Handover(Path(tempfile.mkdtemp(prefix="forwardpass-bench-")))
         self.arguments = bench_arguments(facts)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forwardpass.artifact.names import merged_path, rank_path, sidecar_path
 from forwardpass.bench.config import BenchConfig, BenchMode
 from forwardpass.bench.engine_config import (
     SAMPLE_KEYS,
@@ -23,7 +24,7 @@ from forwardpass.bench.engine_config import (
 from forwardpass.bench.environment import BenchEnvironment
 from forwardpass.bench.grid import SampleLimits
 from forwardpass.bench.manifest import points_from
-from forwardpass.bench.output_paths import LoadBalancing, OutputPaths, launch_output_path, managed_ranks
+from forwardpass.bench.output_paths import LoadBalancing, launch_output_path, managed_ranks
 from forwardpass.config.settings import Sources
 from forwardpass.errors import ConfigError, ManifestError
 
@@ -213,12 +214,13 @@ def test_the_artifacts_config_is_the_references(folder: str) -> None:
 
 def test_names_of_files() -> None:
     """BCONF-30, PIT-02: Ranks, merged files and what workers answered, also where a folder has a dot."""
-    paths = OutputPaths("/a.b/results.json")
+    base = Path("/a.b/results.json")
+    merged = Path("/a.b/results_merged.json")
 
-    assert [paths.rank(0), paths.rank(3)] == ["/a.b/results.json", "/a.b/results_dp3.json"]
-    assert paths.merged == "/a.b/results_merged.json"
-    assert paths.worker_probe == "/a.b/results_merged_worker_probe.json"
-    assert OutputPaths("results", 4).merged == "results_dp4_merged"
+    assert [rank_path(base, 0), rank_path(base, 3)] == [base, Path("/a.b/results_dp3.json")]
+    assert merged_path(base) == merged
+    assert sidecar_path(merged) == Path("/a.b/results_merged_worker_probe.json")
+    assert merged_path(Path("results"), 4) == Path("results_dp4_merged")
 
 
 @pytest.mark.parametrize(

@@ -241,14 +241,13 @@ def test_a_run_that_was_told_to_end_is_not_served(path: Path, tmp_path: Path) ->
     assert (tmp_path / "bench_merged.json").exists()
 
 
-def test_a_launcher_waits_for_its_own_ranks(path: Path, tmp_path: Path) -> None:
-    """BVLLM-42, PIT-44: Behind an external balancer each launcher has one rank, and names its files after
-    it.
-    """
+@pytest.mark.parametrize("balancer", ["external", "hybrid"])
+def test_a_launcher_waits_for_its_own_ranks(path: Path, tmp_path: Path, balancer: str) -> None:
+    """BVLLM-42: A launcher with one rank of two waits for that, and names its files after it."""
     leave_files(path, ranks=2)
     path.unlink()
 
-    outcome, _ = reach(Client(size=2, first=1, external=True), order(path), tmp_path)
+    outcome, _ = reach(Client(size=2, first=1, **{balancer: True}), order(path), tmp_path)
 
     assert outcome.merged == str(tmp_path / "bench_dp1_merged.json"), outcome.message
     assert outcome.rank_files == (str(tmp_path / "bench_dp1.json"),)

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from forwardpass.artifact.merge import merge_ranks
+from forwardpass.artifact.names import merged_path, rank_path, sidecar_path
 from forwardpass.artifact.read import read_artifact
 from forwardpass.artifact.run import PathSource
 from forwardpass.artifact.sidecar import applied, build_sidecar, write_sidecar
 from forwardpass.atomic import remove_stale
-from forwardpass.bench.config import BenchConfig
 from forwardpass.bench.engine_config import from_engine
 from forwardpass.bench.environment import BenchEnvironment
 from forwardpass.bench.handover import Handover, OnFailure, Order, Outcome, Verdict
-from forwardpass.bench.output_paths import LoadBalancing, OutputPaths, managed_ranks
+from forwardpass.bench.output_paths import LoadBalancing, managed_ranks
 from forwardpass.clock import Clock
 from forwardpass.config.settings import Sources
 from forwardpass.engines.vllm.bench_workers import (
@@ -34,7 +34,7 @@ from forwardpass.engines.vllm.bench_workers import (
 )
 from forwardpass.errors import ArtifactError, ArtifactPathError, BenchError
 
-__all__ = ["Conclusion", "launch_paths"]
+__all__ = ["Conclusion"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class _EngineLost(BenchError):
     """The engine cannot serve: it has ended, or goes on measuring."""
 
 
-def launch_paths(client: Any, config: BenchConfig, sources: Sources) -> tuple[OutputPaths, range]:
-    """Return the files of this launch, and the global ranks whose files it waits for."""
+def _ranks_of(client: Any) -> range:
+    """Return the global ranks whose files this launch waits for."""
     parallel = client.vllm_config.parallel_config
     if parallel.data_parallel_external_lb:
         balancing = LoadBalancing.EXTERNAL
@@ -61,14 +61,12 @@ def launch_paths(client: Any, config: BenchConfig, sources: Sources) -> tuple[Ou
         balancing = LoadBalancing.HYBRID
     else:
         balancing = LoadBalancing.INTERNAL
-    ranks = managed_ranks(
+    return managed_ranks(
         balancing,
         first_rank=int(parallel.data_parallel_rank),
         local_size=int(parallel.data_parallel_size_local),
         size=int(parallel.data_parallel_size),
     )
-    path = BenchEnvironment.load(sources).applied_to(config).output_path
-    return OutputPaths(path, ranks.start), ranks
 
 
 class Conclusion:
@@ -77,11 +75,12 @@ class Conclusion:
     def __init__(self, client: Any, handover: Handover, order: Order, clock: Clock, sources: Sources) -> None:
         self._client, self._handover, self._clock = client, handover, clock
         self._on_failure, self._prepared = order.on_failure, order.prepared
-        self._config = from_engine(order.benchmark)
         self._environment = BenchEnvironment.load(sources)
-        self._paths, ranks = launch_paths(client, self._config, sources)
-        self._files = [Path(self._paths.rank(rank)) for rank in ranks]
-        self._merged, self._sidecar = Path(self._paths.merged), Path(self._paths.worker_probe)
+        self._config = self._environment.applied_to(from_engine(order.benchmark))
+        base, ranks = Path(self._config.output_path), _ranks_of(client)
+        self._files = [rank_path(base, rank) for rank in ranks]
+        self._merged = merged_path(base, ranks.start)
+        self._sidecar = sidecar_path(self._merged)
         self._warnings: list[str] = []
 
     async def reach(self) -> tuple[Outcome, bytes | None]:
